@@ -106,7 +106,7 @@ static __always_inline int count_or_refuse(struct socket_counted_by *own, enum l
 			return limit_of(full)->error;
 		}
 		__sync_fetch_and_add(&limit_of(full)->rebound, 1);
-		service_rebind(thread, fallback, WHY_LIMITED, true, 0, true);
+		service_rebind(thread, fallback, WHY_LIMITED, BINDING_REQUEST, 0, true);
 		service = fallback;
 	}
 	count_socket(what == LIMIT_SOCKETS ? own->socket : own->connection, service, what);

@@ -1,4 +1,4 @@
-//! Holds before a call takes effect: which calls, and by which programs of
+//! Pre-call holds: which calls can be held before they take effect, and by which programs of
 //! `bpf/guard/precall.bpf.h`.
 
 use std::collections::BTreeSet;
@@ -18,8 +18,8 @@ struct CallClass {
     /// Of [`wire::guard_precall`].
     bit: u32,
     name: &'static str,
-    /// In every ABI that has them. Calls that ask a hook and hide its result are not here:
-    /// setfsuid, pidfd_getfd.
+    /// Names of calls, in every ABI that has them. Calls that call a hook but do not return its
+    /// result are left out: setfsuid, pidfd_getfd.
     calls: &'static [&'static str],
     /// LSM hooks.
     lsm: &'static [&'static str],
@@ -72,14 +72,14 @@ const CLASSES: [CallClass; 17] = [
         calls: &["setgroups", "setgroups32"],
         lsm: &["task_fix_setgroups"], cgroup: &[] },
     CallClass { bit: wire::PRECALL_BPF, name: "bpf", calls: &["bpf"], lsm: &["bpf"], cgroup: &[] },
-    // The kernel restarts them itself.
+    // No hook is needed: the kernel itself restarts them after a signal.
     CallClass { bit: wire::PRECALL_FORK, name: "fork", calls: &["fork", "vfork", "clone", "clone3"],
         lsm: &[], cgroup: &[] },
 ];
 
-/// Calls that return EINTR after a stop, even without a handler: signal(7), "Interruption of system
-/// calls and library functions by stop signals", and calls that it leaves out (v6.18 fs/aio.c,
-/// `read_events`).
+/// Calls that return EINTR after a stop, even if no handler ran. Most are in signal(7),
+/// "Interruption of system calls and library functions by stop signals"; those of fs/aio.c
+/// (`read_events`, v6.18) are missing there.
 const INTERRUPTED: [&str; 12] = [
     "epoll_wait",
     "epoll_wait_old",
@@ -99,18 +99,18 @@ const INTERRUPTED: [&str; 12] = [
 enum PrecallMechanism {
     Lsm,
     Cgroup,
-    /// Only by what the kernel does itself.
+    /// By no hook: only calls that the kernel restarts are held.
     None,
 }
 
 /// The calls that a gate holds before they take effect, and how.
 pub(crate) struct Enforcement {
-    way: PrecallMechanism,
+    mechanism: PrecallMechanism,
     classes: Vec<&'static CallClass>,
 }
 
-/// Which of the bits `GUARD_LSM` and `GUARD_CGROUP` a gate can have here, found by trying; 0:
-/// neither.
+/// `GUARD_LSM` or `GUARD_CGROUP`, if this kernel can run programs on the hooks of that kind, or
+/// else 0. This is found out by loading programs, which takes some milliseconds.
 pub fn available_mechanisms() -> u32 {
     let can_load = |program: &&str| probe::load(program, &[]).is_ok();
     probe::quietly(|| match probe::lsm_runs() {
@@ -124,44 +124,46 @@ pub fn available_mechanisms() -> u32 {
     })
 }
 
-/// The calls that a gate with these extensions holds before they take effect, as text.
+/// Names of the calls that a gate with `enabled` (bits of [`wire::gate_mask`]) holds before they
+/// take effect. Calls with the same hooks may have one name together: "unlink, rmdir, rename".
 pub fn enforced_call_names(enabled: u32) -> Vec<&'static str> {
     Enforcement::new(enabled).classes.iter().map(|class| class.name).collect()
 }
 
-/// The mount point of the whole of cgroup v2.
+/// Where the root of cgroup v2 is mounted.
 pub(crate) fn cgroup2_root() -> Option<String> {
     cgroup2_root_of(mounts::mounted())
 }
 
 fn cgroup2_root_of(mounts: Vec<Mount>) -> Option<String> {
-    let whole = mounts.into_iter().find(|mount| mount.kind == "cgroup2" && mount.root == "/");
-    whole.map(|mount| mount.mount_point)
+    let root = mounts.into_iter().find(|mount| mount.kind == "cgroup2" && mount.root == "/");
+    root.map(|mount| mount.mount_point)
 }
 
 impl Enforcement {
     /// For a gate with these extensions.
     pub fn new(enabled: u32) -> Self {
-        let way = match enabled {
+        let mechanism = match enabled {
             lsm if lsm & wire::GUARD_LSM != 0 => PrecallMechanism::Lsm,
             cgroup if cgroup & wire::GUARD_CGROUP != 0 => PrecallMechanism::Cgroup,
             _ => PrecallMechanism::None,
         };
-        let types = matches!(way, PrecallMechanism::Lsm).then(|| Types::read().ok()).flatten();
+        let types =
+            matches!(mechanism, PrecallMechanism::Lsm).then(|| Types::read().ok()).flatten();
         // Not every kernel has all hooks.
         let has = |hook: &&str| {
             types.as_ref().is_some_and(|types| types.has_function(&format!("bpf_lsm_{hook}")))
         };
-        let is_served = |class: &&CallClass| match way {
+        let can_be_held = |class: &&CallClass| match mechanism {
             _ if class.bit == wire::PRECALL_FORK => true,
             PrecallMechanism::Lsm => class.lsm.iter().all(has),
             PrecallMechanism::Cgroup => !class.cgroup.is_empty(),
             PrecallMechanism::None => false,
         };
-        Self { classes: CLASSES.iter().filter(is_served).collect(), way }
+        Self { classes: CLASSES.iter().filter(can_be_held).collect(), mechanism }
     }
 
-    /// [`wire::guard_precall`] of each call.
+    /// The bits of [`wire::guard_precall`] of each call.
     pub fn precall_table(&self) -> CallFlags {
         let mut table = [0; wire::CALL_INDICES as usize];
         for class in &self.classes {
@@ -172,7 +174,7 @@ impl Enforcement {
     }
 
     fn mechanism_flags(&self, class: &CallClass) -> u32 {
-        match self.way {
+        match self.mechanism {
             PrecallMechanism::Cgroup if !class.cgroup.is_empty() => wire::PRECALL_IP_ONLY,
             _ => 0,
         }
@@ -180,7 +182,7 @@ impl Enforcement {
 
     /// The hooks of its programs, each once.
     pub fn hooks(&self) -> BTreeSet<&'static str> {
-        let hooks = |class: &&'static CallClass| match self.way {
+        let hooks = |class: &&'static CallClass| match self.mechanism {
             PrecallMechanism::Lsm => class.lsm,
             PrecallMechanism::Cgroup => class.cgroup,
             PrecallMechanism::None => &[],
@@ -188,12 +190,12 @@ impl Enforcement {
         self.classes.iter().flat_map(hooks).copied().collect()
     }
 
-    /// Attaches its programs in a gate.
+    /// Attaches the programs for these hooks that a loaded gate has.
     pub fn attach(&self, gate: &Object) -> Result<Vec<Link>> {
-        let cgroup = match self.way {
+        let cgroup = match self.mechanism {
             PrecallMechanism::Cgroup => {
-                let place = cgroup2_root().unwrap_or_default();
-                Some(File::open(&place).doing(format!("open {place}"))?)
+                let root = cgroup2_root().unwrap_or_default();
+                Some(File::open(&root).doing(format!("open {root}"))?)
             }
             _ => None,
         };
@@ -222,13 +224,13 @@ mod tests {
 
     use super::*;
 
-    fn before(way: PrecallMechanism) -> Enforcement {
-        Enforcement { way, classes: CLASSES.iter().collect() }
+    fn all_classes(mechanism: PrecallMechanism) -> Enforcement {
+        Enforcement { mechanism, classes: CLASSES.iter().collect() }
     }
 
     #[test]
     fn call_classes_name_existing_calls() {
-        let table = before(PrecallMechanism::Lsm).precall_table();
+        let table = all_classes(PrecallMechanism::Lsm).precall_table();
         let of = |abi, name| {
             table[(abi as u32 * wire::CALLS_PER_ABI + calls::number(abi, name).expect("a call"))
                 as usize]
@@ -254,8 +256,8 @@ mod tests {
 
     #[test]
     fn link_table_is_large_enough() {
-        assert_eq!(before(PrecallMechanism::Lsm).hooks().len(), wire::GUARD_HOOKS as usize);
-        assert!(before(PrecallMechanism::Cgroup).hooks().len() < wire::GUARD_HOOKS as usize);
+        assert_eq!(all_classes(PrecallMechanism::Lsm).hooks().len(), wire::GUARD_HOOKS as usize);
+        assert!(all_classes(PrecallMechanism::Cgroup).hooks().len() < wire::GUARD_HOOKS as usize);
     }
 
     #[test]

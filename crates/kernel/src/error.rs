@@ -1,65 +1,113 @@
-//! Errors at the boundary, each with a sentence that says what to do.
+//! Errors at the boundary to the kernel. Where the user can do something about an error, its
+//! message says what.
 
 use std::io;
 
+/// An error of this crate. Its message is one sentence for the user.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// The process does not have root's rights.
     #[error("Tollgate needs root to load programs into the kernel; run it with sudo")]
     NotRoot,
+    /// The kernel was built without BTF.
     #[error(
         "this kernel does not describe its types: /sys/kernel/btf/vmlinux is missing \
          (CONFIG_DEBUG_INFO_BTF); `tollgate doctor` shows what else is needed"
     )]
     NoBtf,
+    /// An operation of libbpf failed.
     #[error(
         "the kernel reported an error while {doing}: {cause}; `tollgate doctor` shows what this \
         kernel offers"
     )]
-    Bpf { doing: String, cause: libbpf_rs::Error },
+    Bpf {
+        /// The operation, as a participle: "opening a map".
+        doing: String,
+        /// What libbpf returned.
+        cause: libbpf_rs::Error,
+    },
+    /// The verifier rejected a plugin's program, or the kernel could not load it.
     #[error("the kernel refused the plugin: {cause}; log of the kernel's verifier:\n{log}")]
-    Refused { log: String, line: Option<usize>, cause: io::Error },
+    Refused {
+        /// The verifier's log. It is empty if the verifier did not reject the program.
+        log: String,
+        /// The line of the plugin's text at which the verifier stopped, if it is known.
+        line: Option<usize>,
+        /// The error of the system call.
+        cause: io::Error,
+    },
+    /// The process has as many files open as it may have.
     #[error("Tollgate needs more than {limit} open files: raise the limit (ulimit -n)")]
-    FileLimitTooLow { limit: u64 },
+    FileLimitTooLow {
+        /// The process's soft limit (RLIMIT_NOFILE).
+        limit: u64,
+    },
+    /// An operation on files or processes failed.
     #[error("cannot {doing}: {cause}")]
-    Io { doing: String, cause: io::Error },
+    Io {
+        /// The operation, as an infinitive: "open a file".
+        doing: String,
+        /// The error of the system call.
+        cause: io::Error,
+    },
+    /// The loaded gate was made by another build, so this process cannot join it.
     #[error(
         "another version of Tollgate has loaded the gate: stop it (`pgrep -a tollgate` finds it), \
         or use the same version"
     )]
     OtherVersion,
+    /// Another process, of this number, has active services.
     #[error(
         "process {0} already has active services: only one daemon of a machine can have services"
     )]
-    ServicesInForce(u32),
+    ServicesActive(u32),
+    /// All positions of a hook's chain, of this number, are in use.
     #[error("this hook already has {0} linked plugin handlers: unload one")]
     HookFull(usize),
+    /// All plugin slots of a hook, of this number, are in use.
     #[error(
         "this hook already has {0} loaded plugin handlers, counting all Tollgate processes: \
         unload one"
     )]
     NoSlotAtHook(u32),
+    /// A device has an XDP program that Tollgate did not attach.
     #[error(
         "cannot attach a plugin to {device}: XDP program {number} ({name}) is attached, and the \
         kernel allows only one: stop the process that attached it, or detach it with `ip link set \
         dev {device} xdp off`"
     )]
-    XdpOccupied { device: String, number: u32, name: String },
+    XdpOccupied {
+        /// The network device's name.
+        device: String,
+        /// The ID of the attached program.
+        number: u32,
+        /// The name of the attached program.
+        name: String,
+    },
+    /// A plugin has hooks of control groups, and no cgroup2 file system is mounted.
     #[error(
         "this plugin has cgroup hooks, but cgroup v2 is not mounted (mount -t cgroup2 none \
         /sys/fs/cgroup/unified)"
     )]
     NoCgroup2,
+    /// A plugin's maps are too large for this machine.
     #[error(
         "the plugin's maps need {needed} MiB, but may take at most half of the {available} MiB \
         available: reduce their numbers of entries"
     )]
-    TooMuchMemory { needed: u64, available: u64 },
+    TooMuchMemory {
+        /// The size of the plugin's maps, in MiB.
+        needed: u64,
+        /// The kernel's estimate of available memory, in MiB.
+        available: u64,
+    },
+    /// All entries for sessions, of this number, are in use.
     #[error("{0} Tollgate sessions are running, which is the limit: end one of them")]
     SessionsFull(u32),
 }
 
 impl Error {
-    /// Whether something did not exist.
+    /// Whether a file or a kernel object did not exist (ENOENT).
     pub fn is_absence(&self) -> bool {
         match self {
             Self::Io { cause, .. } => cause.kind() == io::ErrorKind::NotFound,
@@ -69,10 +117,13 @@ impl Error {
     }
 }
 
+/// What the fallible functions of this crate return.
 pub type Result<T> = std::result::Result<T, Error>;
 
 pub(crate) trait ErrorContext<T> {
-    /// Names the failed operation, to complete the sentence "cannot …" or "refused … while …".
+    /// Names the failed operation. For an I/O error, the text completes the sentence "cannot …",
+    /// as "open a file" does. For an error of libbpf, it completes "the kernel reported an error
+    /// while …", as "opening a map" does.
     fn doing(self, doing: impl Into<String>) -> Result<T>;
 }
 
@@ -88,8 +139,11 @@ impl<T> ErrorContext<T> for libbpf_rs::Result<T> {
     }
 }
 
-/// To be called at once after a failed call: libbpf-rs hides the error's number, but libbpf leaves
-/// it in `errno`, and what is closed since then does not change that.
+/// Whether an operation of libbpf failed because the process has too many open files (EMFILE).
+///
+/// libbpf-rs has no [`ErrorKind`](libbpf_rs::ErrorKind) for this and does not return the error's
+/// number, so that it has to be read from `errno`. It is still there if no system call has failed
+/// since the operation.
 fn is_out_of_files(error: &libbpf_rs::Error) -> bool {
     let errno = io::Error::last_os_error().raw_os_error();
     error.kind() == libbpf_rs::ErrorKind::Other && errno == Some(libc::EMFILE)

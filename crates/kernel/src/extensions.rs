@@ -5,7 +5,7 @@ use crate::gate::KernelSide;
 
 /// All of them, in the order in which they release what a session holds.
 pub static ALL: [&dyn KernelSide; 3] = [
-    &crate::service::service_maps::ServicesKernelSide,
-    &crate::guard::holds::HoldsKernelSide,
+    &crate::service::ServicesKernelSide,
+    &crate::guard::GuardKernelSide,
     &crate::plugin::PluginsKernelSide,
 ];

@@ -1,5 +1,5 @@
-//! Empty programs on the gate's hooks: nothing that uses these hooks can cost less. Variants do
-//! what some programs need at each call, and are the lower bound for those.
+//! The floor: empty programs at the gate hooks. No program at these hooks can cost less. Its
+//! variants do what some programs must do at each call, and are the lower bound for those.
 
 use std::mem::MaybeUninit;
 
@@ -10,14 +10,15 @@ use crate::error::{ErrorContext, Result};
 use crate::gate_programs::GateHook;
 use crate::skeletons::floor::{FloorSkel, FloorSkelBuilder};
 
-/// What otherwise empty programs do.
+/// What the otherwise empty programs do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FloorProgram {
+    /// They return at once.
     Nothing,
-    /// They read the clock at entry and exit of a call.
+    /// They read the clock at the beginning and at the end of a call.
     Clocks,
-    /// At entry they have a chain of plugins, which is empty.
-    Place,
+    /// At the beginning of a call, they try to enter a chain of plugins that is empty.
+    Chain,
 }
 
 impl FloorProgram {
@@ -25,27 +26,28 @@ impl FloorProgram {
     fn program_at(self, hook: GateHook) -> String {
         let kind = match (self, hook) {
             (Self::Clocks, GateHook::SYS_ENTER | GateHook::SYS_EXIT) => "clock",
-            (Self::Place, GateHook::SYS_ENTER) => "chain",
+            (Self::Chain, GateHook::SYS_ENTER) => "chain",
             _ => "floor",
         };
         format!("{kind}_{}", hook.program().stem)
     }
 }
 
-/// Attached until dropped.
+/// Attached programs of the floor. They are detached when this is dropped.
 pub struct Floor {
     _links: Vec<Link>,
     _skeleton: FloorSkel<'static>,
 }
 
 impl Floor {
-    pub fn attach(hooks: &[GateHook], only: FloorProgram) -> Result<Self> {
-        // A skeleton borrows its object: some bytes that stay until the process ends, even for
-        // thousands of blocks.
+    /// Loads the programs for these hooks, and attaches them in the order of `hooks`.
+    pub fn attach(hooks: &[GateHook], program: FloorProgram) -> Result<Self> {
+        // A skeleton borrows its object, which therefore stays until the process ends. It has only
+        // some bytes, so that thousands of blocks do not matter.
         let object = Box::leak(Box::new(MaybeUninit::uninit()));
         let mut skeleton =
             FloorSkelBuilder::default().open(object).doing("reading the floor's programs")?;
-        let names: Vec<_> = hooks.iter().map(|hook| only.program_at(*hook)).collect();
+        let names: Vec<_> = hooks.iter().map(|hook| program.program_at(*hook)).collect();
         for mut program in skeleton.open_object_mut().progs_mut() {
             program.set_autoload(names.iter().any(|name| program.name() == name.as_str()));
         }

@@ -7,8 +7,9 @@ use crate::wire;
 
 /// What the kernel must have for a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Requirement {
+pub(crate) enum Requirement {
     Nothing,
+    /// Messages are visible at these hooks.
     Messages(MessageHooks),
     /// The root of cgroup v2 is mounted.
     Cgroup2,
@@ -16,12 +17,16 @@ pub enum Requirement {
 
 /// A program: a line of `bpf/wire/programs.h`.
 #[derive(Debug)]
-pub struct GateProgram {
-    /// Its name without a prefix: the floor has a program for the same line.
+pub(crate) struct GateProgram {
+    /// The program's name without its prefix, which is `gate_` or, for the floor's program of the
+    /// same line, `floor_`.
     pub stem: &'static str,
+    /// The kernel's name of the hook. A function that is attached to in place of a tracepoint has
+    /// the tracepoint's name here.
     pub hook: &'static str,
-    /// Bits of [`wire::gate_mask`]; 0: in every gate.
+    /// Extensions that need the program: bits of [`wire::gate_mask`]; 0: every gate has it.
     used_by: u32,
+    /// Extensions that have another program in its place: bits of [`wire::gate_mask`].
     unless: u32,
     pub needs: Requirement,
 }
@@ -31,7 +36,8 @@ const GATE_PROGRAMS: [GateProgram; wire::GATE_PROGRAMS as usize] =
     include!(concat!(env!("OUT_DIR"), "/gate_programs.rs"));
 
 impl GateProgram {
-    /// The programs of a gate with these extensions, on this kernel, in the order of attaching.
+    /// The programs of a gate with these extensions ([`wire::gate_mask`]) on this kernel, in the
+    /// order of attaching.
     pub fn used(enabled: u32) -> impl Iterator<Item = &'static Self> {
         GATE_PROGRAMS.iter().filter(move |program| program.is_used(enabled) && program.is_here())
     }
@@ -40,6 +46,7 @@ impl GateProgram {
         (self.used_by == 0 || enabled & self.used_by != 0) && enabled & self.unless == 0
     }
 
+    /// Whether this kernel has the hook. The root of cgroup v2 is checked when programs are loaded.
     fn is_here(&self) -> bool {
         match self.needs {
             Requirement::Messages(hooks) => hooks == MessageHooks::detect(),
@@ -48,15 +55,18 @@ impl GateProgram {
     }
 }
 
-/// A tracepoint that the gate hooks: the index of the first of its programs.
+/// A tracepoint that the gate attaches programs to, by the index of its first program. If the
+/// kernel does not have the tracepoint, a function takes its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GateHook(usize);
 
 impl GateHook {
+    /// The beginning of a call.
     pub const SYS_ENTER: Self = Self(wire::PROGRAM_sys_enter as usize);
+    /// The end of a call.
     pub const SYS_EXIT: Self = Self(wire::PROGRAM_sys_exit as usize);
 
-    /// In the order of attaching.
+    /// All hooks except those at the root of cgroup v2, in the order of attaching.
     pub fn all() -> impl Iterator<Item = Self> {
         let is_tracepoint = |program: &GateProgram| program.needs != Requirement::Cgroup2;
         let is_first = |index: usize| {
@@ -71,35 +81,34 @@ impl GateHook {
         GATE_PROGRAMS.iter().filter(move |program| program.hook == self.name())
     }
 
-    /// Whether a gate with these extensions ([`wire::gate_mask`]) hooks it.
-    pub fn is_used(self, enabled: u32) -> bool {
+    fn is_used(self, enabled: u32) -> bool {
         self.programs().any(|program| program.is_used(enabled))
     }
 
-    /// The hooks of a gate with these extensions.
+    /// The hooks of a gate with these extensions ([`wire::gate_mask`]), in the order of attaching.
     pub fn used(enabled: u32) -> Vec<Self> {
         Self::all().filter(|hook| hook.is_used(enabled)).collect()
     }
 
-    /// The kernel's name.
+    /// The kernel's name of the tracepoint.
     pub fn name(self) -> &'static str {
         GATE_PROGRAMS[self.0].hook
     }
 
-    /// The program without plugins.
+    /// The hook's first program that this kernel can have: the one without plugins.
     pub(crate) fn program(self) -> &'static GateProgram {
         self.programs().find(|program| program.is_here()).expect("a hook is that of a program")
     }
 }
 
-/// How a program sees messages over sockets.
+/// The hooks at which programs see messages over sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MessageHooks {
+pub(crate) enum MessageHooks {
     /// `sock_recv_length` and `sock_send_length`: since v6.3, 6e6eda44b939 ("sock: add tracepoint
     /// for send recv length").
     Tracepoints,
-    /// The end of `sock_recvmsg`, and `security_socket_sendmsg`, which comes before a message is on
-    /// its way.
+    /// The end of `sock_recvmsg`, and `security_socket_sendmsg`, which is called before a message
+    /// is sent.
     Functions,
 }
 

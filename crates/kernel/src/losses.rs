@@ -1,4 +1,4 @@
-//! A session's losses: its own, and those of sessions that took tasks over from it.
+//! The losses of a session: its own, and some of those of sessions that took tasks over from it.
 
 use std::collections::BTreeSet;
 
@@ -12,27 +12,27 @@ use crate::mapped_array::field;
 use crate::rows::session_rows;
 use crate::wire;
 
-/// Counts in the order of [`LOSS_REASONS`].
+/// The number of losses for each reason, in the order of [`LOSS_REASONS`].
 pub type LossCounters = [u64; wire::LOSSES as usize];
 
-/// Whose statistics a loss affects.
+/// The sessions whose statistics a loss affects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LossReach {
-    /// Also those of the sessions that the tasks came from.
+enum LossReach {
+    /// Also the sessions that the tasks were taken over from.
     Shared,
-    /// Only those of the session that counts it.
+    /// Only the session that counts it.
     Session,
 }
 
-/// Why something could not be recorded: a line of `bpf/wire/losses.h`.
+/// Why something could not be counted or recorded: a line of `bpf/wire/losses.h`.
 #[derive(Debug)]
 pub struct LossReason {
-    pub reach: LossReach,
-    /// As reports name it.
+    reach: LossReach,
+    /// The reason as reports have it.
     pub text: &'static str,
 }
 
-/// In the order of `wire::loss`.
+/// All reasons, in the order of `wire::loss`.
 pub const LOSS_REASONS: [LossReason; wire::LOSSES as usize] =
     include!(concat!(env!("OUT_DIR"), "/losses.rs"));
 
@@ -49,14 +49,12 @@ fn add_shared(sums: &mut LossCounters, more: &LossCounters) {
 }
 
 impl Gate {
-    /// A session's losses since it began.
+    /// The losses since the session began that affect its statistics.
     pub fn losses(&self, session: u32) -> Result<LossCounters> {
         let mut sums = self.own_losses(session)?;
         add_shared(&mut sums, &self.sessions.read(session).inherited_losses);
-        let takers: BTreeSet<_> = session_rows(self, session)
-            .iter()
-            .map(|group| self.groups.read(*group).session)
-            .collect();
+        let takers: BTreeSet<_> =
+            session_rows(self, session).iter().map(|row| self.rows.read(*row).session).collect();
         for taker in takers.into_iter().filter(|taker| *taker != session) {
             add_shared(&mut sums, &self.own_losses(taker)?);
             add_shared(&mut sums, &self.sessions.read(taker).inherited_losses);
@@ -72,7 +70,7 @@ impl Gate {
         Ok(sums)
     }
 
-    /// Clears what earlier sessions of this number lost, when a session begins.
+    /// Clears the losses of earlier sessions of this number, when a session begins.
     pub(crate) fn clear_losses(&self, session: u32) -> Result<()> {
         let zero = vec![0_u64.as_bytes().to_vec(); cpus::possible()];
         for reason in 0..wire::LOSSES as usize {
@@ -83,14 +81,14 @@ impl Gate {
         Ok(())
     }
 
-    /// When a session ends before those that its tasks came from, hands its losses over to them.
+    /// Adds a session's losses to those of its parent sessions, when it ends before them.
     pub(crate) fn hand_over_losses(&self, session: u32) -> Result<()> {
         let losses = self.losses(session)?;
-        for heir in self.parent_sessions(session) {
-            let mut sums = self.sessions.read(heir).inherited_losses;
+        for parent in self.parent_sessions(session) {
+            let mut sums = self.sessions.read(parent).inherited_losses;
             add_shared(&mut sums, &losses);
-            // Only Tollgate processes write it, one at a time (Lock).
-            field!(self.sessions, heir, inherited_losses).write(sums);
+            // Only the process that has the lock writes it.
+            field!(self.sessions, parent, inherited_losses).write(sums);
         }
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! Starting a command so that the gate sees it from its first instruction.
+//! Starting a command so that the gate sees it from its first instruction, and questions about
+//! other processes.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -17,44 +18,52 @@ use crate::wire;
 /// The user that the command runs as.
 #[derive(Debug, Clone)]
 pub struct Credentials {
+    /// The real, effective and saved user.
     pub uid: u32,
+    /// The real, effective and saved group.
     pub gid: u32,
+    /// Supplementary groups.
     pub groups: Vec<u32>,
 }
 
-/// What to execute. Everything is allocated before the fork: the child only makes system calls.
+/// What to execute. Everything is allocated before the fork, because the child may only make system
+/// calls.
 pub struct GatedCommand {
     program: CString,
     arguments: Vec<CString>,
     environment: Vec<CString>,
-    identity: Option<Credentials>,
+    credentials: Option<Credentials>,
     signals: Dispositions,
 }
 
 /// A started command.
 pub struct Child {
+    /// As this process's PID namespace numbers it.
     pub pid: u32,
     pidfd: OwnedFd,
+    /// The child writes an errno here if it cannot execute the command; execve closes it.
     exec_result: File,
 }
 
-/// As execve takes them; valid as long as the strings live.
+/// A NULL-terminated array, as execve takes it. It is valid as long as the strings live.
 fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
     strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect()
 }
 
 impl GatedCommand {
+    /// A command with the path of its program, its arguments (the first is its name) and its
+    /// environment (`NAME=VALUE`). Without `credentials`, it runs as this process's user.
     pub fn new(
         program: CString,
         arguments: Vec<CString>,
         environment: Vec<CString>,
-        identity: Option<Credentials>,
+        credentials: Option<Credentials>,
         signals: Dispositions,
     ) -> Self {
-        Self { program, arguments, environment, identity, signals }
+        Self { program, arguments, environment, credentials, signals }
     }
 
-    /// This process becomes the command; returns only if that fails.
+    /// Executes the command in place of this process. Returns only if that fails.
     pub fn execute(&self) -> io::Error {
         let error = self.become_command(&pointers(&self.arguments), &pointers(&self.environment));
         io::Error::from_raw_os_error(error)
@@ -90,7 +99,7 @@ impl GatedCommand {
         }
     }
 
-    /// Returns only if something fails, with its errno.
+    /// Executes the command in this process. Returns only if something fails, with its errno.
     fn become_command(
         &self,
         arguments: &[*const libc::c_char],
@@ -104,17 +113,14 @@ impl GatedCommand {
             }
         }
         let errno = || io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
-        if let Some(identity) = &self.identity {
+        if let Some(Credentials { uid, gid, groups }) = &self.credentials {
             // SAFETY: plain system calls over memory that was allocated before the fork. The raw
             // calls change this process only, which has one thread; glibc's wrappers would take
             // locks.
             let failed = unsafe {
-                libc::syscall(libc::SYS_setgroups, identity.groups.len(), identity.groups.as_ptr())
-                    != 0
-                    || libc::syscall(libc::SYS_setresgid, identity.gid, identity.gid, identity.gid)
-                        != 0
-                    || libc::syscall(libc::SYS_setresuid, identity.uid, identity.uid, identity.uid)
-                        != 0
+                libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) != 0
+                    || libc::syscall(libc::SYS_setresgid, *gid, *gid, *gid) != 0
+                    || libc::syscall(libc::SYS_setresuid, *uid, *uid, *uid) != 0
             };
             if failed {
                 return errno();
@@ -127,20 +133,20 @@ impl GatedCommand {
 }
 
 impl Child {
-    /// Waits until the command runs. Returns the error that prevented it, if any.
+    /// Waits until the command has been executed. Returns the error that prevented that, if any.
     pub fn exec_error(&mut self) -> Option<io::Error> {
         let mut errno = [0; 4];
         self.exec_result.read_exact(&mut errno).ok()?;
         Some(io::Error::from_raw_os_error(i32::from_ne_bytes(errno)))
     }
 
-    /// Waits until the command ends, `limit` passes, or `other` can be read; false: the command
-    /// still runs.
+    /// Waits until the command ends, `limit` passes, or the descriptor `other` can be read. Returns
+    /// whether the command has ended.
     pub fn ended_within(&self, limit: Duration, other: i32) -> bool {
         wait_for([self.pidfd.as_raw_fd(), other], limit)[0]
     }
 
-    /// Collects the ended command: its status and what it used.
+    /// Waits for the command's end, and returns its status and what it used.
     pub fn reap(&self) -> Result<(ExitStatus, Usage)> {
         clear_command();
         let mut status = 0;
@@ -165,33 +171,36 @@ impl Child {
     }
 }
 
-/// CPU time of the command and of the children that it waited for, by the kernel's own account.
+/// CPU time of the command and of the children that it waited for, as the kernel accounts for it.
 #[derive(Debug, Clone, Copy)]
 pub struct Usage {
+    /// Time in user mode.
     pub user_ns: u64,
+    /// Time in the kernel.
     pub system_ns: u64,
 }
 
-/// The numbers of a process's threads; none: it is gone.
+/// The numbers of a process's threads. There are none if it has ended.
 fn threads(pid: u32) -> Vec<u32> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     tasks.filter_map(|task| task.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// The number of a process's thread, by its number in its own PID namespace.
+/// The thread of a process that has the number `own` in its own PID namespace, as this process's
+/// PID namespace numbers it.
 pub fn thread_of_own_number(process: u32, own: u32) -> Option<u32> {
     let is_own = |tid: &u32| {
         let status =
             fs::read_to_string(format!("/proc/{process}/task/{tid}/status")).unwrap_or_default();
-        // proc_pid_status(5): the number in the reader's namespace, then in each one below.
+        // proc_pid_status(5): the number in the reader's namespace, then in each nested namespace.
         let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
         numbers.and_then(|numbers| numbers.split_whitespace().last()?.parse().ok()) == Some(own)
     };
     threads(process).into_iter().find(is_own)
 }
 
-/// Index of the call that a thread sleeps in, by /proc: for a thread whose entry the gate has not
-/// seen.
+/// The index of the call that a thread sleeps in, from /proc. This is for a thread whose call began
+/// before the gate was loaded.
 pub fn current_call(tid: u32) -> Option<u32> {
     let line = fs::read_to_string(format!("/proc/{tid}/syscall")).ok()?;
     let number: u32 = line.split(' ').next()?.parse().ok()?;
@@ -204,11 +213,12 @@ pub fn current_call(tid: u32) -> Option<u32> {
 
 /// Whether this process has root's rights.
 pub fn is_root() -> bool {
-    // SAFETY: a plain query.
+    // SAFETY: takes no arguments and cannot fail.
     unsafe { libc::geteuid() == 0 }
 }
 
-/// Readable once the process, which is a child and not yet waited for, has ended.
+/// Opens a descriptor that can be read once the process has ended. If the process is not a child
+/// that is not waited for yet, the number may be another process's.
 pub fn open_pidfd(pid: u32) -> io::Result<OwnedFd> {
     // SAFETY: a plain system call.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as i32;
@@ -229,14 +239,14 @@ pub fn wait_readable(descriptor: i32, limit: Duration) -> bool {
 /// of them can be read.
 pub fn wait_for<const N: usize>(descriptors: [i32; N], limit: Duration) -> [bool; N] {
     let mut polls = descriptors.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-    // Rounded up: a process that wakes too early waits again.
+    // Rounded up, because a process that wakes too early would have to wait again.
     let limit = limit.as_micros().div_ceil(1000).try_into().unwrap_or(i32::MAX);
     // SAFETY: as many entries as given.
     unsafe { libc::poll(polls.as_mut_ptr(), N as libc::nfds_t, limit) };
     polls.map(|poll| poll.revents != 0)
 }
 
-/// Whether the other end of a UNIX socket, or of a terminal, is closed for good.
+/// Whether the other end of a UNIX socket or of a terminal is closed.
 pub fn has_hung_up(descriptor: i32) -> bool {
     let mut poll = libc::pollfd { fd: descriptor, events: 0, revents: 0 };
     // SAFETY: one entry, as given.
@@ -244,7 +254,7 @@ pub fn has_hung_up(descriptor: i32) -> bool {
     poll.revents & libc::POLLHUP != 0
 }
 
-/// The process that opened the other end of a UNIX socket, if that is root's.
+/// The process that opened the other end of a UNIX socket, if it belonged to root.
 pub fn root_peer(socket: i32) -> Option<u32> {
     let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
@@ -261,8 +271,8 @@ pub fn root_peer(socket: i32) -> Option<u32> {
     (got == 0 && peer.uid == 0).then_some(peer.pid as u32)
 }
 
-/// Makes this thread run before all that have no deadline or a higher priority: sched(7). Where
-/// that is refused, before most.
+/// Makes this thread run before all threads without a real-time priority or a deadline (sched(7)).
+/// Where that is refused, it gets the highest priority of an ordinary thread (nice -20).
 pub fn set_realtime() {
     let lowest = libc::sched_param { sched_priority: 1 };
     // SAFETY: a valid parameter, of this thread; what is refused leaves things as they are.
@@ -273,13 +283,13 @@ pub fn set_realtime() {
     }
 }
 
-/// The number of this process's PID namespace; 0: it cannot be read.
+/// The number of this process's PID namespace, or 0 if it cannot be read.
 pub(crate) fn own_pid_namespace() -> u32 {
     fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino() as u32)
 }
 
-/// The session (setsid) that this process is in, if numbers here are those of the initial PID
-/// namespace.
+/// This process's POSIX session (setsid(2)), if it is in the initial PID namespace. The guard knows
+/// processes by their numbers there.
 pub fn own_sid() -> Option<u32> {
     /// include/linux/proc_ns.h, PROC_PID_INIT_INO
     const INITIAL: u64 = 0xefff_fffc;
@@ -287,44 +297,45 @@ pub fn own_sid() -> Option<u32> {
     (namespace == INITIAL).then(|| session_of(0)).flatten()
 }
 
-/// The process of a thread of this number.
+/// The process that a thread belongs to, if the thread exists.
 pub fn process_of_thread(thread: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
 }
 
-/// Whether the process exists, be it as a zombie.
+/// Whether the process exists; it may be a zombie.
 pub fn exists(process: u32) -> bool {
-    // SAFETY: signal 0 only checks.
+    // SAFETY: takes two numbers. Signal 0 only checks.
     unsafe { libc::kill(process as i32, 0) == 0 }
 }
 
-/// Fields of /proc/PID/stat, from the state on.
+/// The fields of /proc/PID/stat, from the state on. If the process does not exist, the first field
+/// is empty.
 fn stat(process: u32) -> Vec<String> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    // After the name, which may contain anything.
+    // The name, which comes before the state in parentheses, may contain spaces and parentheses.
     stat.rsplit(") ").next().unwrap_or_default().split(' ').map(str::to_owned).collect()
 }
 
-/// Whether it exists and has not ended.
+/// Whether the process exists and has not ended. A zombie has ended.
 pub fn is_alive(process: u32) -> bool {
     !matches!(stat(process)[0].chars().next(), None | Some('Z' | 'X'))
 }
 
-/// Whether a signal or a debugger has stopped it.
+/// Whether a signal or a debugger has stopped the process.
 pub fn is_stopped(process: u32) -> bool {
     stat(process)[0].starts_with(['T', 't'])
 }
 
-/// Whether a user may be at a terminal that the process was started from.
+/// Whether the process has a controlling terminal, at which a user may be.
 pub fn has_terminal(process: u32) -> bool {
     /// Index from the state on; proc(5), tty_nr
     const TERMINAL: usize = 4;
     stat(process).get(TERMINAL).is_some_and(|terminal| terminal != "0")
 }
 
-/// The POSIX session of a process; 0: of this process.
+/// The POSIX session of a process, if it exists. Number 0 stands for this process.
 pub fn session_of(process: u32) -> Option<u32> {
-    // SAFETY: a plain query.
+    // SAFETY: takes and returns a number.
     unsafe { libc::getsid(process as i32) }.try_into().ok()
 }

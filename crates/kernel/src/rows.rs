@@ -1,4 +1,4 @@
-//! Rows of a report: which session each belongs to, and how they are freed or handed over to a
+//! Rows of a report: to which session each belongs, and how they are freed or handed over to a
 //! parent session.
 
 use std::collections::BTreeSet;
@@ -14,24 +14,24 @@ use crate::wire;
 
 /// The session's rows, and those of sessions that took tasks over from it.
 pub fn session_rows(gate: &Gate, session: u32) -> BTreeSet<u32> {
-    let groups: Vec<_> = (0..gate.groups.entries()).map(|index| gate.groups.read(index)).collect();
-    (1..gate.groups.entries())
+    let rows: Vec<_> = (0..gate.rows.entries()).map(|index| gate.rows.read(index)).collect();
+    (1..gate.rows.entries())
         .filter(|index| {
-            let mut group = &groups[*index as usize];
-            // As long as the table: a chain of parents cannot be longer, whatever is being written
-            // meanwhile.
-            for _ in 0..groups.len() {
-                if group.state != wire::ROW_FREE && group.session == session {
+            let mut row = &rows[*index as usize];
+            // Bounded by the size of the table, because parents that are written meanwhile might
+            // form a cycle.
+            for _ in 0..rows.len() {
+                if row.state != wire::ROW_FREE && row.session == session {
                     return true;
                 }
-                // A finished row may be on its way up: it counts in each session above.
-                if group.state == wire::ROW_FREE
-                    || group.parent == 0
-                    || group.parent as usize >= groups.len()
+                // Finished rows that are being handed over count in each session above, too.
+                if row.state == wire::ROW_FREE
+                    || row.parent == 0
+                    || row.parent as usize >= rows.len()
                 {
                     return false;
                 }
-                group = &groups[group.parent as usize];
+                row = &rows[row.parent as usize];
             }
             false
         })
@@ -39,32 +39,33 @@ pub fn session_rows(gate: &Gate, session: u32) -> BTreeSet<u32> {
 }
 
 impl Gate {
-    fn cell_entry(&self, group: u32, call: u32) -> &AtomicU32 {
-        atomic_field!(self.cell_of, group, cell[call as usize])
+    fn cell_entry(&self, row: u32, call: u32) -> &AtomicU32 {
+        atomic_field!(self.cell_index, row, cell[call as usize])
     }
 
     /// The cells of a row: (call index, cell).
-    pub(crate) fn cells_of(&self, group: u32) -> Vec<(u32, u32)> {
+    pub(crate) fn cells_of(&self, row: u32) -> Vec<(u32, u32)> {
         (0..wire::CALL_INDICES)
             .filter_map(|call| {
-                let entry = self.cell_entry(group, call).load(Ordering::Acquire);
+                let entry = self.cell_entry(row, call).load(Ordering::Acquire);
                 let cell = entry & wire::CELL_INDEX;
                 (cell != 0).then_some((call, cell))
             })
             .collect()
     }
 
-    /// Frees rows in which nothing counts any more, or hands them over.
-    pub(crate) fn free_rows(&self, groups: &BTreeSet<u32>) {
+    /// Frees rows in which nothing counts any more, or hands them over to the sessions of their
+    /// parent rows.
+    pub(crate) fn free_rows(&self, rows: &BTreeSet<u32>) {
         let mut freed = BTreeSet::new();
-        for group in groups {
-            let heir = self.parent_of(*group);
-            self.reparent_children(*group, heir.unwrap_or(0));
-            match heir {
-                Some(heir) => self.hand_over_row(*group, heir),
+        for row in rows {
+            let parent = self.parent_of(*row);
+            self.reparent_children(*row, parent.unwrap_or(0));
+            match parent {
+                Some(parent) => self.hand_over_row(*row, parent),
                 None => {
-                    self.free_row(*group);
-                    freed.insert(*group);
+                    self.free_row(*row);
+                    freed.insert(*row);
                 }
             }
         }
@@ -72,69 +73,69 @@ impl Gate {
     }
 
     /// The parent row of a row, if its session lives.
-    fn parent_of(&self, group: u32) -> Option<u32> {
-        let parent = self.groups.read(group).parent;
-        let session = self.groups.read(parent).session;
+    fn parent_of(&self, row: u32) -> Option<u32> {
+        let parent = self.rows.read(row).parent;
+        let session = self.rows.read(parent).session;
         (parent != 0 && self.sessions.read(session).used != 0).then_some(parent)
     }
 
     /// The rows of this session.
     pub(crate) fn rows_of(&self, session: u32) -> BTreeSet<u32> {
         let is_own = |index: &u32| {
-            let group = self.groups.read(*index);
-            group.state != wire::ROW_FREE && group.session == session
+            let row = self.rows.read(*index);
+            row.state != wire::ROW_FREE && row.session == session
         };
-        (1..self.groups.entries()).filter(is_own).collect()
+        (1..self.rows.entries()).filter(is_own).collect()
     }
 
     /// Sessions in which rows of this one count as well.
     pub(crate) fn parent_sessions(&self, session: u32) -> BTreeSet<u32> {
-        let heirs = self.rows_of(session).into_iter().filter_map(|group| self.parent_of(group));
-        heirs.map(|heir| self.groups.read(heir).session).collect()
+        let parents = self.rows_of(session).into_iter().filter_map(|row| self.parent_of(row));
+        parents.map(|parent| self.rows.read(parent).session).collect()
     }
 
-    /// Gives the rows below a row its own parent row: the row itself is about to go.
-    fn reparent_children(&self, group: u32, heir: u32) {
-        for child in 1..self.groups.entries() {
-            if self.groups.read(child).parent == group {
-                atomic_field!(self.groups, child, parent).store(heir, Ordering::SeqCst);
+    /// Gives the rows below a row another parent row, because the row itself is about to go.
+    fn reparent_children(&self, row: u32, parent: u32) {
+        for child in 1..self.rows.entries() {
+            if self.rows.read(child).parent == row {
+                atomic_field!(self.rows, child, parent).store(parent, Ordering::SeqCst);
             }
         }
     }
 
     /// Hands a row's statistics over to the session of its parent row.
-    fn hand_over_row(&self, group: u32, heir: u32) {
-        let heir = self.groups.read(heir);
-        // In this order: a reader meanwhile still finds it below the sessions that it counts in.
-        // Nothing counts in it any more.
-        field!(self.groups, group, session).write(heir.session);
-        field!(self.groups, group, parent).write(heir.parent);
-        field!(self.groups, group, state).write(wire::ROW_DONE);
+    fn hand_over_row(&self, row: u32, parent: u32) {
+        let parent = self.rows.read(parent);
+        // With this order of writes, a concurrent reader finds the row below each session that it
+        // counts in. Nothing is added to its counts any more.
+        field!(self.rows, row, session).write(parent.session);
+        field!(self.rows, row, parent).write(parent.parent);
+        field!(self.rows, row, state).write(wire::ROW_DONE);
     }
 
     /// Whether nothing counts in the row any more.
-    pub(crate) fn is_row_finished(&self, group: u32) -> bool {
-        let group = self.groups.read(group);
-        group.state == wire::ROW_DONE || group.threads <= 0
+    pub(crate) fn is_row_finished(&self, row: u32) -> bool {
+        let row = self.rows.read(row);
+        row.state == wire::ROW_DONE || row.threads <= 0
     }
 
-    /// False as long as another session has to read what counted there.
-    pub(crate) fn is_row_free(&self, group: u32) -> bool {
-        self.groups.read(group).state == wire::ROW_FREE
+    /// Returns `false` as long as another session has to read the row.
+    pub(crate) fn is_row_free(&self, row: u32) -> bool {
+        self.rows.read(row).state == wire::ROW_FREE
     }
 
-    /// Rows that other sessions have handed over to this one.
+    /// The rows that other sessions have handed over to this one, and that it has to read and free.
     pub fn rows_handed_over(&self, session: u32) -> BTreeSet<u32> {
-        let is_done = |group: &u32| self.groups.read(*group).state == wire::ROW_DONE;
+        let is_done = |row: &u32| self.rows.read(*row).state == wire::ROW_DONE;
         self.rows_of(session).into_iter().filter(is_done).collect()
     }
 
     /// Frees a row. Nothing may count in it any more.
-    fn free_row(&self, group: u32) {
+    fn free_row(&self, row: u32) {
         let cells = self.maps.get("lens_cells");
         let zero = vec![vec![0; size_of::<wire::cell>()]; cpus::possible()];
-        for (call, cell) in self.cells_of(group) {
-            self.cell_entry(group, call).store(0, Ordering::Release);
+        for (call, cell) in self.cells_of(row) {
+            self.cell_entry(row, call).store(0, Ordering::Release);
             if cells.update_percpu(&cell.to_ne_bytes(), &zero, MapFlags::ANY).is_ok() {
                 let list = if cell < unreserved_cells() {
                     "lens_free_cells"
@@ -145,24 +146,24 @@ impl Gate {
                 let _ = self.maps.get(list).update(&[], &cell.to_ne_bytes(), MapFlags::ANY);
             }
         }
-        self.groups.write(group, wire::row::default());
-        if group < wire::ALLOCATABLE_ROWS {
-            let _ = self.maps.get("free_rows").update(&[], &group.to_ne_bytes(), MapFlags::ANY);
+        self.rows.write(row, wire::row::default());
+        if row < wire::ALLOCATABLE_ROWS {
+            let _ = self.maps.get("free_rows").update(&[], &row.to_ne_bytes(), MapFlags::ANY);
         }
     }
 
     /// Removes the blocking sites of rows that were freed.
-    fn free_sites(&self, groups: &BTreeSet<u32>) {
+    fn free_sites(&self, rows: &BTreeSet<u32>) {
         let sites = self.maps.get("lens_sites");
         let stale: Vec<_> = sites
             .keys()
             .filter(|key| {
-                wire::site_key::read_from_bytes(key).is_ok_and(|key| groups.contains(&key.row))
+                wire::site_key::read_from_bytes(key).is_ok_and(|key| rows.contains(&key.row))
             })
             .collect();
         for key in stale {
-            // If another process deletes meanwhile, the walk over the keys begins again: a key may
-            // come twice.
+            // The same key may be listed twice: if another process deletes entries meanwhile, the
+            // iteration begins again.
             let _ = sites.delete(&key);
         }
     }

@@ -15,53 +15,56 @@ use crate::process::own_pid_namespace;
 use crate::rows::session_rows;
 use crate::{cpus, process, wire};
 
-/// What a session asks for.
+/// What a session applies to its tasks.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SessionOptions {
     /// Bits of [`wire::gate_mask`].
     pub mask: u32,
-    /// One of [`wire::per`]: what gets a row of its own.
+    /// One of [`wire::per`]: what has a row of its own.
     pub per: u32,
-    /// With `LENS_SLOW`: calls that take at least this long are reported one by one.
+    /// With `LENS_SLOW`: calls that take at least this long are recorded one by one.
     pub slower_ns: u64,
     /// With `GUARD`: how calls are tested, and the response.
     pub guard: wire::guard_parameters,
 }
 
+/// A session of this process. It lasts until [`Gate::end_session`], or until the process ends.
 pub struct Session {
+    /// The entry of the gate's table of sessions. An ended session's index is used again.
     pub index: u32,
-    pub base_group: u32,
+    /// The buffer that the gate writes the session's records to.
     pub ring: MapHandle,
-    /// With the generation that it is of.
+    /// The program that attaches tasks, with the generation that it was loaded for.
     attach_iterator: Option<(u32, Iterators)>,
 }
 
-/// While it lives, children of the calling thread belong to a session.
+/// While this lives, new children of the calling thread belong to a session.
 pub struct PendingChildren<'gate> {
     gate: &'gate Gate,
     key: Vec<u8>,
 }
 
-/// A gated thread that is still there.
+/// A gated thread that has not ended.
 #[derive(Debug, Clone, Copy)]
 pub struct LiveThread {
     /// Its index in the tables that have an entry for each thread.
     pub slot: u32,
     /// As this process's PID namespace numbers it.
     pub pid: u32,
-    /// A lens has seen it enter or leave a call, so that it is in a call only if `call` says so.
+    /// A lens has seen the thread at the beginning or end of a call. Then `call` is right; before
+    /// that, the thread may be in a call that is not there.
     pub has_crossed: bool,
-    /// Call index and time of entry (0: not timed), if a lens watches the thread and it is in a
-    /// call.
+    /// Call index and time of entry (nanoseconds of CLOCK_MONOTONIC; 0: not timed), if a lens
+    /// watches the thread and it is in a call.
     pub call: Option<(u32, u64)>,
 }
 
-fn base_group(session: u32) -> u32 {
+fn base_row(session: u32) -> u32 {
     wire::ALLOCATABLE_ROWS + session
 }
 
 fn own_tid() -> u32 {
-    // SAFETY: a plain query.
+    // SAFETY: takes no arguments and cannot fail.
     unsafe { libc::gettid() as u32 }
 }
 
@@ -73,6 +76,9 @@ fn is_owner_alive(session: &wire::session) -> bool {
 
 impl Gate {
     /// Begins a session in a free entry, after clearing the sessions of killed processes.
+    ///
+    /// # Errors
+    /// If all entries are in use, or memory for the ring buffer is short.
     pub fn start_session(&self, lock: &Lock, options: &SessionOptions) -> Result<Session> {
         for index in 1..wire::SESSIONS {
             let session = self.sessions.read(index);
@@ -82,15 +88,15 @@ impl Gate {
         }
         let index = (1..wire::SESSIONS)
             .find(|index| {
-                self.sessions.read(*index).used == 0 && self.is_row_free(base_group(*index))
+                self.sessions.read(*index).used == 0 && self.is_row_free(base_row(*index))
             })
             .ok_or(Error::SessionsFull(wire::SESSIONS - 1))?;
         let latest =
             (1..wire::SESSIONS).map(|index| self.sessions.read(index).number).max().unwrap_or(0);
         self.clear_losses(index)?;
-        let base_group = base_group(index);
+        let base_row = base_row(index);
         let live = wire::row { state: wire::ROW_LIVE, session: index, ..Default::default() };
-        self.groups.write(base_group, live);
+        self.rows.write(base_row, live);
         let ring = new_ring()?;
         let ring_fd = ring.as_fd().as_raw_fd();
         self.maps
@@ -101,10 +107,10 @@ impl Gate {
             index,
             wire::session {
                 used: 1,
-                // What the gate does for all threads with services belongs to no session.
+                // The gate matches opened files for all threads, so this bit is no session's.
                 mask: options.mask & !wire::SERVICE_FILES,
                 per: options.per,
-                base_row: base_group,
+                base_row,
                 slow_limit_ns: options.slower_ns,
                 guard: options.guard,
                 holds_generation: self.generation(),
@@ -114,11 +120,11 @@ impl Gate {
                 ..Default::default()
             },
         );
-        Ok(Session { index, base_group, ring, attach_iterator: None })
+        Ok(Session { index, ring, attach_iterator: None })
     }
 
-    /// Makes children of the calling thread belong to `session` until the result is dropped. With
-    /// `until_exec`, nothing counts before they call execve.
+    /// Makes new children of the calling thread belong to `session` until the result is dropped.
+    /// With `until_exec`, what a child does before it calls execve is not counted.
     pub fn pending_children(
         &self,
         session: &Session,
@@ -136,49 +142,47 @@ impl Gate {
     }
 
     /// Attaches all threads of running processes, which are numbered as in this process's PID
-    /// namespace. Returns how many processors could not be visited: a thread that runs there
-    /// without a break is seen only from its next context switch on. With `GUARD_SCOPED`, processes
-    /// have these scopes' numbers, or none.
+    /// namespace. With `GUARD_SCOPED`, `scopes` has the scope number of each process that has one.
+    /// Returns the number of processors that could not be visited: a thread that runs there without
+    /// a break is seen only from its next context switch on.
     pub fn attach_tasks(
         &self,
         session: &mut Session,
         tgids: &[u32],
         scopes: &BTreeMap<u32, u64>,
     ) -> Result<u32> {
-        // A process is requested for one session at a time.
+        // The requests have one entry for each process: two sessions must not request it at once.
         let _lock = Lock::take()?;
-        let adoptions = self.maps.get("attach_requests");
+        let requests = self.maps.get("attach_requests");
         for tgid in tgids {
             let scope = scopes.get(tgid).copied().unwrap_or(0);
-            let adoption = wire::attach_request { session: session.index, unused: 0, scope };
-            adoptions
-                .update(&tgid.to_ne_bytes(), adoption.as_bytes(), MapFlags::ANY)
+            let request = wire::attach_request { session: session.index, unused: 0, scope };
+            requests
+                .update(&tgid.to_ne_bytes(), request.as_bytes(), MapFlags::ANY)
                 .doing("listing the processes to gate")?;
         }
-        // An older iterator does not know extensions that came later, and would take their tasks
-        // from them.
+        // The iterator of an older generation does not have the extensions that were enabled later,
+        // and would take their tasks from them.
         if session
             .attach_iterator
             .as_ref()
             .is_none_or(|(generation, _)| *generation != self.generation())
         {
-            let adopter = self.load_iterators(&[IteratorKind::Adopt])?;
-            session.attach_iterator = Some((self.generation(), adopter));
+            let iterator = self.load_iterators(&[IteratorKind::Attach])?;
+            session.attach_iterator = Some((self.generation(), iterator));
         }
-        let (_, adopter) = session.attach_iterator.as_ref().expect("made above");
-        adopter.run(IteratorKind::Adopt)?;
-        // A thread that was being created during the first pass has a gated parent, or is found
-        // now.
-        adopter.run(IteratorKind::Adopt)?;
+        let (_, iterator) = session.attach_iterator.as_ref().expect("made above");
+        iterator.run(IteratorKind::Attach)?;
+        // If a thread was being created during the first pass, its parent is gated by then and it
+        // inherits that, or the second pass finds it.
+        iterator.run(IteratorKind::Attach)?;
         for tgid in tgids {
-            adoptions
-                .delete(&tgid.to_ne_bytes())
-                .doing("clearing the list of processes to gate")?;
+            requests.delete(&tgid.to_ne_bytes()).doing("clearing the list of processes to gate")?;
         }
         Ok(cpus::visit_all())
     }
 
-    /// Sets whether a session has plugins for its tasks alone. Its tasks then have these, and not
+    /// Sets whether a session has plugins for its tasks alone. If so, its tasks run these, and not
     /// those of an earlier session that they count in as well.
     pub fn set_own_plugins(&mut self, session: u32, has: bool) {
         if atomic_field!(self.sessions, session, has_own_plugins).swap(has.into(), Ordering::SeqCst)
@@ -187,24 +191,25 @@ impl Gate {
             return;
         }
         self.assign_plugins(0);
-        // A thread that was forked just now may have its parent's previous plugins: to wait for
-        // such threads would take longer than a load.
+        // A thread that was forked just now may have its parent's previous plugins. The next poll
+        // corrects that; waiting for such threads here would take longer than loading a plugin.
         self.reassigns_plugins = true;
     }
 
-    /// Assigns the plugins of each thread: those of the latest session that it counts in and that
-    /// has its own, or else those of its own session, whose chain then continues with the plugins
-    /// of the whole machine. The gate does the same (bpf/gate/tasks.bpf.h, inherits_plugins). No
-    /// thread gets the plugins of the session `without`, which is ending; 0: none is.
+    /// Assigns the plugins of each thread. A thread has those of the latest session that it counts
+    /// in and that has its own plugins. Without such a session, it has those of its own session,
+    /// whose chain continues with the plugins of the whole machine. The gate does the same
+    /// (`inherits_plugins` in bpf/gate/tasks.bpf.h). The session `without` is ending, and no thread
+    /// gets its plugins; 0: none is ending.
     fn assign_plugins(&self, without: u32) {
         for slot in 1..self.threads.entries() {
-            // Not the whole entry, 16,384 times during a load.
+            // Reading all 16,384 entries as a whole would make the load of a plugin longer.
             let row = field!(self.threads, slot, row);
             let plugins = field!(self.threads, slot, plugin_session);
             loop {
                 let counts_in = row.read();
-                let around = self.enclosing_sessions(counts_in.into());
-                let now = self.plugin_session_of(&around, without) as u16;
+                let sessions = self.enclosing_sessions(counts_in.into());
+                let now = self.plugin_session_of(&sessions, without) as u16;
                 if plugins.read() != now {
                     plugins.write(now);
                 }
@@ -216,51 +221,53 @@ impl Gate {
         }
     }
 
-    fn plugin_session_of(&self, around: &[u32], without: u32) -> u32 {
-        let around = || around.iter().copied().filter(|index| *index != without);
-        let owning = around().filter(|index| self.sessions.read(*index).has_own_plugins != 0);
+    /// The session whose plugins a thread has that counts in `sessions`, the innermost first; 0:
+    /// those of the whole machine.
+    fn plugin_session_of(&self, sessions: &[u32], without: u32) -> u32 {
+        let sessions = || sessions.iter().copied().filter(|index| *index != without);
+        let owning = sessions().filter(|index| self.sessions.read(*index).has_own_plugins != 0);
         let latest = owning.max_by_key(|index| self.sessions.read(*index).number);
-        latest.or_else(|| around().next()).unwrap_or(0)
+        latest.or_else(|| sessions().next()).unwrap_or(0)
     }
 
-    /// From now on, every new process whose parent is not gated belongs to `session` as well.
+    /// From now on, every new process whose parent is not gated belongs to `session`.
     pub fn gate_new_processes(&self, session: &Session) {
         atomic_field!(self.sessions, session.index, is_system_wide).store(1, Ordering::SeqCst);
-        let everything = atomic_field!(self.header, 0, system_wide_session);
-        // Services are of the whole machine: any session will do.
+        let current = atomic_field!(self.header, 0, system_wide_session);
+        // Services apply to the whole machine, whichever session gates the new processes.
         if self.sessions.read(session.index).mask == wire::SERVICE {
-            let _ =
-                everything.compare_exchange(0, session.index, Ordering::SeqCst, Ordering::SeqCst);
+            let _ = current.compare_exchange(0, session.index, Ordering::SeqCst, Ordering::SeqCst);
         } else {
-            everything.store(session.index, Ordering::SeqCst);
+            current.store(session.index, Ordering::SeqCst);
         }
     }
 
-    /// The session gates no new processes any more; another one that wants to gates them again.
+    /// Ends that the session gates new processes. Another system-wide session gates them from then
+    /// on, if there is one.
     fn hand_over_system_wide(&self, session: u32) {
-        let wants = |index: u32| atomic_field!(self.sessions, index, is_system_wide);
-        wants(session).store(0, Ordering::SeqCst);
-        let heir = (1..wire::SESSIONS)
-            .find(|index| self.is_open(*index) && wants(*index).load(Ordering::SeqCst) != 0);
-        let everything = atomic_field!(self.header, 0, system_wide_session);
-        let heir = heir.unwrap_or(0);
-        let _ = everything.compare_exchange(session, heir, Ordering::SeqCst, Ordering::SeqCst);
+        let is_system_wide = |index: u32| atomic_field!(self.sessions, index, is_system_wide);
+        is_system_wide(session).store(0, Ordering::SeqCst);
+        let next = (1..wire::SESSIONS).find(|index| {
+            self.is_open(*index) && is_system_wide(*index).load(Ordering::SeqCst) != 0
+        });
+        let next = next.unwrap_or(0);
+        let current = atomic_field!(self.header, 0, system_wide_session);
+        let _ = current.compare_exchange(session, next, Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// Whether any thread is left that counts in the session, also if it belongs to another session
-    /// now.
+    /// Whether any thread still counts in the session, even if it belongs to another session now.
     pub fn has_threads(&self, session: u32) -> bool {
-        // Threads first: a thread that is being taken over has its new row only once that row is
-        // known.
+        // The threads are read before the rows, because a thread that is taken over gets its new
+        // row after that row has got its parent.
         let threads = (1..self.threads.entries()).map(|slot| self.threads.read(slot));
-        let theirs: BTreeSet<_> = threads
+        let in_use: BTreeSet<_> = threads
             .filter(|thread| thread.task != 0 && thread.mask != 0)
             .map(|thread| u32::from(thread.row))
             .collect();
-        !session_rows(self, session).is_disjoint(&theirs)
+        !session_rows(self, session).is_disjoint(&in_use)
     }
 
-    /// Threads of the session that still exist.
+    /// The threads that belong to the session now and have not ended.
     pub fn live_threads(&self, session: u32) -> Vec<LiveThread> {
         (1..self.threads.entries())
             .map(|slot| (slot, self.threads.read(slot)))
@@ -268,7 +275,7 @@ impl Gate {
                 thread.task != 0 && thread.mask != 0 && u32::from(thread.session) == session
             })
             .map(|(slot, thread)| {
-                // Without a lens, the gate need not see where calls end.
+                // Without a lens, the gate may not note where a call ends.
                 let is_watched = thread.mask & wire::LENS != 0;
                 let is_in_call = is_watched && u32::from(thread.in_call) == wire::IN_CALL;
                 LiveThread {
@@ -281,8 +288,8 @@ impl Gate {
             .collect()
     }
 
-    /// Detaches all threads of a session: they return to the session that they were taken over
-    /// from, or are free.
+    /// Detaches all threads of a session. They belong to the session again that they were taken
+    /// over from, or to none.
     pub fn detach_tasks(&self, _lock: &Lock, session: u32) {
         self.hand_over_system_wide(session);
         self.extensions.iter().for_each(|extension| extension.release(self, session));
@@ -291,24 +298,25 @@ impl Gate {
             if thread.task == 0 {
                 continue;
             }
-            let group = u32::from(thread.row);
+            let row = u32::from(thread.row);
             let is_its = u32::from(thread.session) == session;
-            let heir = if is_its { self.groups.read(group).parent } else { group };
-            let around = self.enclosing_sessions(heir);
-            if !is_its && !around.contains(&session) {
+            let row = if is_its { self.rows.read(row).parent } else { row };
+            let sessions = self.enclosing_sessions(row);
+            if !is_its && !sessions.contains(&session) {
                 continue;
             }
             if is_its {
-                let (group, heir) = around.first().map_or((0, 0), |session| (heir, *session));
-                // The gate only reads these, and the parent session reads the counts in either row
-                // (see `counters`). No later session of this number takes the thread for its own.
-                field!(self.threads, slot, row).write(group as u16);
-                field!(self.threads, slot, session).write(heir as u16);
+                let (row, parent) = sessions.first().map_or((0, 0), |parent| (row, *parent));
+                // The gate only reads these. The parent session reads the counts in either row (see
+                // lens/counters.rs). A later session of the same number does not count the thread
+                // as its own.
+                field!(self.threads, slot, row).write(row as u16);
+                field!(self.threads, slot, session).write(parent as u16);
             }
-            // The guard of a third session stays, and services are of the whole machine.
+            // A third session may guard the thread, and services apply to the whole machine.
             const OTHERS: u32 = wire::GUARD | wire::SERVICE;
             let mask = atomic_field!(self.threads, slot, mask);
-            match self.mask_of(&around, session) {
+            match self.mask_of(&sessions, session) {
                 Some(applies) => {
                     let others = mask.load(Ordering::SeqCst) & OTHERS;
                     mask.store(applies & !OTHERS | others, Ordering::SeqCst);
@@ -320,7 +328,7 @@ impl Gate {
         }
         self.assign_plugins(session);
         cpus::wait_for_all();
-        // For threads that were just being created.
+        // A thread that was just being created may have inherited its plugins before.
         self.assign_plugins(session);
     }
 
@@ -340,20 +348,21 @@ impl Gate {
         }
     }
 
-    /// The sessions that a row's threads count in: its own, then the one that it took them over
-    /// from, and so on.
-    fn enclosing_sessions(&self, group: u32) -> Vec<u32> {
-        let parent = |group: &u32| Some(self.groups.read(*group).parent);
-        let groups = successors(Some(group), parent).take_while(|group| *group != 0);
-        let sessions = groups.map(|group| self.groups.read(group).session);
+    /// The sessions that a row's threads count in: the row's own session, then the one that it took
+    /// them over from, and so on.
+    fn enclosing_sessions(&self, row: u32) -> Vec<u32> {
+        let parent = |row: &u32| Some(self.rows.read(*row).parent);
+        let rows = successors(Some(row), parent).take_while(|row| *row != 0);
+        let sessions = rows.map(|row| self.rows.read(row).session);
         sessions.take_while(|session| self.sessions.read(*session).used != 0).collect()
     }
 
-    /// What applies to the threads of the first of these sessions once one of them has ended, as in
-    /// the gate (bpf/gate/tasks.bpf.h, apply_session).
-    fn mask_of(&self, around: &[u32], without: u32) -> Option<u32> {
+    /// The mask of threads that count in `sessions`, the innermost first, once the session
+    /// `without` has ended. `None` if no session is left. The gate does the same (`apply_session`
+    /// in bpf/gate/tasks.bpf.h).
+    fn mask_of(&self, sessions: &[u32], without: u32) -> Option<u32> {
         let mut mask = None;
-        for index in around.iter().filter(|index| **index != without) {
+        for index in sessions.iter().filter(|index| **index != without) {
             let session = self.sessions.read(*index);
             let counted = match mask {
                 None => session.mask,
@@ -367,12 +376,13 @@ impl Gate {
         mask
     }
 
-    /// Changes what applies to the session's threads, which are asleep meanwhile.
+    /// Sets the mask of the session's threads to these bits of [`wire::gate_mask`]. The threads
+    /// must be asleep meanwhile.
     pub fn set_mask(&self, session: &Session, value: u32) {
         for slot in 1..self.threads.entries() {
             let thread = self.threads.read(slot);
             if thread.task != 0 && u32::from(thread.session) == session.index {
-                // A call that began under another mask is dropped.
+                // A call that began under another mask is not counted.
                 field!(self.threads, slot, in_call).write(0);
                 field!(self.threads, slot, lens.off_ns).write(0);
                 field!(self.threads, slot, lens.has_site).write(0);
@@ -382,7 +392,7 @@ impl Gate {
         }
     }
 
-    /// Ends a session whose statistics have been read.
+    /// Ends a session, and frees its rows. Statistics that were not read by then are lost.
     pub fn end_session(&self, session: &Session) -> Result<()> {
         self.clear_session(&Lock::take()?, session.index);
         Ok(())
@@ -393,7 +403,7 @@ impl Gate {
         let _ = self.hand_over_losses(index);
         self.detach_tasks(lock, index);
         self.free_rows(&self.rows_of(index));
-        // Nothing can be done about a map that refuses: the next session reuses the entry anyway.
+        // A failure needs no handling: the next session of this number overwrites the entry.
         let _ = self.maps.get("records").delete(&index.to_ne_bytes());
         self.remove_rows(index);
         self.remove_pending_children(index);
@@ -413,10 +423,10 @@ impl Gate {
 
     /// Removes the entries of an owner that was killed while it had pending children.
     fn remove_pending_children(&self, session: u32) {
-        let nurseries = self.maps.get("pending_children");
-        let keys: Vec<_> = nurseries.keys().collect();
+        let pending = self.maps.get("pending_children");
+        let keys: Vec<_> = pending.keys().collect();
         for key in keys {
-            let Ok(Some(value)) = nurseries.lookup(&key, MapFlags::ANY) else { continue };
+            let Ok(Some(value)) = pending.lookup(&key, MapFlags::ANY) else { continue };
             let child = wire::pending_child::read_from_bytes(&value);
             if child.is_ok_and(|child| child.session == session) {
                 self.remove_pending_child(&key);
@@ -431,24 +441,26 @@ impl Gate {
     }
 
     /// Whether a living process has a session.
-    pub fn in_use(&self) -> bool {
+    pub(crate) fn in_use(&self) -> bool {
         (1..wire::SESSIONS).any(|index| self.is_open(index))
     }
 
-    /// Whether any other session is open.
+    /// Whether a living process has a session other than this one.
     pub fn is_shared(&self, own: &Session) -> bool {
         (1..wire::SESSIONS).any(|index| index != own.index && self.is_open(index))
     }
 
+    /// Whether a living process has the session of this number.
     pub(crate) fn is_open(&self, index: u32) -> bool {
         let session = self.sessions.read(index);
         session.used != 0 && is_owner_alive(&session)
     }
 
-    /// Follows a change of generation and records it, so that the holder of the newer one may
-    /// leave.
+    /// Follows a change of generation, and records that it has, so that the holder of the newer one
+    /// may end. Also cleans up after killed processes. To be called a few times a second. Returns
+    /// `false` once for each gap, as [`Gate::tend`].
     pub fn tend_session(&mut self, session: &Session) -> Result<bool> {
-        let acts = self.tend()?;
+        let was_active = self.tend()?;
         for extension in self.extensions {
             extension.tend(self, session.index)?;
         }
@@ -460,10 +472,11 @@ impl Gate {
         }
         atomic_field!(self.sessions, session.index, holds_generation)
             .store(self.generation(), Ordering::SeqCst);
-        Ok(acts)
+        Ok(was_active)
     }
 
-    /// Whether a living process holds a later generation than this one, and is to make that active.
+    /// Whether a living process holds a later generation than this process. It is then the one that
+    /// has to roll back.
     pub(crate) fn is_newer_generation_held(&self) -> bool {
         (1..wire::SESSIONS).any(|index| {
             let session = self.sessions.read(index);
@@ -474,7 +487,8 @@ impl Gate {
         })
     }
 
-    /// Whether every other process has followed to this process's generation, or to a later one.
+    /// Whether the owners of all sessions other than `own` hold this process's generation or a
+    /// later one.
     pub fn have_all_followed(&self, own: Option<u32>) -> bool {
         (1..wire::SESSIONS).all(|index| {
             let session = self.sessions.read(index);

@@ -1,4 +1,5 @@
-//! Signals to Tollgate: they are the command's while it runs, and a request to end otherwise.
+//! Signals to Tollgate. While a command runs, they are passed on to it; otherwise they are a
+//! request to end.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
@@ -6,9 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use crate::error::{ErrorContext, Result};
 use crate::std_fds::sigpipe_was_ignored;
 
-/// They are for the command and are passed on to it, because they may be sent to Tollgate alone
-/// (when a terminal goes, only the session's leader gets a signal). SIGPIPE is Rust's: see
-/// std_fds.rs.
+/// The signals that are passed on to the command. They may be sent to Tollgate alone: when a
+/// terminal is closed, for instance, only the session's leader gets a signal. SIGPIPE is not passed
+/// on, but its disposition is restored, because Rust's runtime changes it (see std_fds.rs).
 const HANDLED: [libc::c_int; 7] = [
     libc::SIGINT,
     libc::SIGQUIT,
@@ -19,25 +20,27 @@ const HANDLED: [libc::c_int; 7] = [
     libc::SIGPIPE,
 ];
 
-/// A terminal sends these to the whole foreground group: the command has them already.
+/// A terminal sends these to its whole foreground process group, so that the command gets them
+/// itself.
 const FROM_KEYBOARD: [libc::c_int; 2] = [libc::SIGINT, libc::SIGQUIT];
 
-/// These usually ask for an end.
+/// The signals by which a process is usually requested to end.
 const TERMINATION: [libc::c_int; 4] = [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGTERM];
 
 /// asm-generic/siginfo.h: sent by the kernel, not by a process.
 const SI_KERNEL: libc::c_int = 0x80;
 
-/// The command's number; 0: it has not started, or has ended.
+/// The command's process; 0: it has not started, or has ended.
 static COMMAND: AtomicI32 = AtomicI32::new(0);
 
-/// Signals that came before the command started, one bit each: they are for it.
+/// Signals that arrived before the command started, one bit each. The command gets them when it
+/// starts.
 static PENDING: AtomicU64 = AtomicU64::new(0);
 
-/// A signal that this process saw has asked the command to end.
+/// One of [`TERMINATION`] has arrived since this was last read.
 static TERMINATION_REQUESTED: AtomicBool = AtomicBool::new(false);
 
-/// Whether the command was asked to end since the last call.
+/// Whether a signal requested the command to end since the last call.
 pub fn was_termination_requested() -> bool {
     TERMINATION_REQUESTED.swap(false, Ordering::SeqCst)
 }
@@ -64,39 +67,40 @@ extern "C" fn forward(
 }
 
 fn take_pending() -> impl Iterator<Item = libc::c_int> {
-    let held = PENDING.swap(0, Ordering::SeqCst);
-    HANDLED.into_iter().filter(move |signal| held & (1 << signal) != 0)
+    let pending = PENDING.swap(0, Ordering::SeqCst);
+    HANDLED.into_iter().filter(move |signal| pending & (1 << signal) != 0)
 }
 
-/// Sets the process that gets the signals from now on.
-pub fn set_command(pid: libc::c_int) {
+/// Sets the process that gets the signals from now on, and sends it those that are pending.
+pub(crate) fn set_command(pid: libc::c_int) {
     COMMAND.store(pid, Ordering::SeqCst);
     for signal in take_pending() {
-        // SAFETY: as above.
+        // SAFETY: takes two numbers. The command is not yet waited for, so the number is its own.
         unsafe { libc::kill(pid, signal) };
     }
 }
 
-/// The command has ended, and is about to be waited for.
-pub fn clear_command() {
+/// Ends the passing on of signals. This must be called before the ended command is waited for,
+/// because its number may be reused afterwards.
+pub(crate) fn clear_command() {
     COMMAND.store(0, Ordering::SeqCst);
 }
 
-/// Sends a signal to a process group that the caller has started.
+/// Sends a signal to the process group that `leader` has started. Failures are ignored: all its
+/// processes may have ended.
 pub fn signal_group(leader: u32, signal: libc::c_int) {
     // SAFETY: takes two numbers.
     unsafe { libc::kill(-(leader as libc::pid_t), signal) };
 }
 
-/// The signals that Tollgate handles itself while the command runs, with their previous
-/// dispositions.
+/// What Tollgate's parent had set for the signals that are passed on to the command.
 #[derive(Debug, Clone, Copy)]
 pub struct Dispositions {
     ignored: [bool; HANDLED.len()],
 }
 
 impl Dispositions {
-    /// Takes the signals over in this process.
+    /// Begins to handle the signals in this process, except those that it ignores.
     pub fn take_over() -> Self {
         let ignored = HANDLED.map(|signal| {
             if signal == libc::SIGPIPE {
@@ -106,11 +110,11 @@ impl Dispositions {
             // the kind that SA_SIGINFO asks for.
             unsafe {
                 let mut action: libc::sigaction = std::mem::zeroed();
-                let mut before = action;
+                let mut previous = action;
                 action.sa_sigaction = forward as *const () as usize;
                 action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
-                libc::sigaction(signal, &action, &mut before);
-                let ignored = before.sa_sigaction == libc::SIG_IGN;
+                libc::sigaction(signal, &action, &mut previous);
+                let ignored = previous.sa_sigaction == libc::SIG_IGN;
                 if ignored {
                     libc::signal(signal, libc::SIG_IGN);
                 }
@@ -120,8 +124,9 @@ impl Dispositions {
         Self { ignored }
     }
 
-    /// In the command's process, before it executes: async-signal-safe.
-    pub fn restore(&self) {
+    /// Gives this process the dispositions again, and sends it the pending signals. The child calls
+    /// this before it executes the command, so everything here is async-signal-safe.
+    pub(crate) fn restore(&self) {
         for (signal, ignored) in HANDLED.into_iter().zip(self.ignored) {
             let disposition = if ignored { libc::SIG_IGN } else { libc::SIG_DFL };
             // SAFETY: both are valid dispositions.
@@ -144,14 +149,14 @@ extern "C" fn note_interrupt(_signal: libc::c_int) {
     }
 }
 
-/// Sets `flag` at Ctrl-C, a request to end, or the loss of the terminal.
+/// Makes SIGINT, SIGTERM and SIGHUP set `flag`, instead of ending the process.
 pub fn on_interrupt(flag: &'static AtomicBool) -> Result<()> {
     INTERRUPT_FLAG.store(std::ptr::from_ref(flag).cast_mut(), Ordering::Relaxed);
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: the handler only stores to an atomic.
-        let before =
+        let previous =
             unsafe { libc::signal(signal, note_interrupt as *const () as libc::sighandler_t) };
-        if before == libc::SIG_ERR {
+        if previous == libc::SIG_ERR {
             return Err(io::Error::last_os_error()).doing("handle Ctrl-C");
         }
     }

@@ -1,10 +1,11 @@
-//! What the gate is to know of each call, by its index: one table for all ABIs, filled by name.
+//! What the gate has to know of each call. One table has the calls of all ABIs by their index, and
+//! is filled by their names.
 
 use calls::Abi;
 
 use crate::wire;
 
-/// Bits of each call: of [`wire::call_flag`], or of [`wire::guard_precall`].
+/// Bits of each call, by call index: of [`wire::call_flag`], or of [`wire::guard_precall`].
 pub type CallFlags = [u32; wire::CALL_INDICES as usize];
 
 const FLAGS: [(u32, &[&str]); 8] = [
@@ -34,7 +35,7 @@ const FLAGS: [(u32, &[&str]); 8] = [
     (wire::CALL_THIRD_DESCRIPTOR, &["splice"]),
 ];
 
-/// Sets bits of calls, in every ABI that has them.
+/// Sets bits of the calls with these names, in every ABI that has them.
 pub(crate) fn mark(table: &mut CallFlags, names: &[&str], bits: u32) {
     for abi in Abi::ALL {
         for number in names.iter().filter_map(|name| calls::number(abi, name)) {
@@ -43,7 +44,7 @@ pub(crate) fn mark(table: &mut CallFlags, names: &[&str], bits: u32) {
     }
 }
 
-/// [`wire::call_flag`] of each call.
+/// The bits of [`wire::call_flag`] of each call.
 pub fn call_flags() -> CallFlags {
     let mut table = [0; wire::CALL_INDICES as usize];
     for (flag, names) in FLAGS {

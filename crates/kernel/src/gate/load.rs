@@ -20,11 +20,12 @@ use crate::skeletons::gate::{GateSkel, GateSkelBuilder, OpenGateSkel};
 use crate::symbols::KernelSymbols;
 use crate::wire;
 
-/// Kernel memory for counters, over all processors, unless CELLS_MIN needs more.
+/// Kernel memory for counters over all processors, unless `CELLS_MIN` cells need more.
 const CELL_BYTES: usize = 32 << 20;
-/// A program makes some dozens of different calls; this many cells exist in any case.
+/// There are at least so many cells. A program makes some dozens of different calls.
 const CELLS_MIN: usize = 256;
-/// Reserved for the sessions' base rows, so that with many rows no call goes uncounted.
+/// At most so many cells are reserved for the sessions' base rows, so that every call is counted
+/// there, even if many rows use up all other cells.
 const CELLS_RESERVED: u32 = 512;
 
 /// One generation's programs.
@@ -32,11 +33,11 @@ pub struct LoadedGate {
     skeleton: GateSkel<'static>,
     programs: Vec<&'static GateProgram>,
     links: Vec<Link>,
-    before: Enforcement,
+    enforcement: Enforcement,
     /// Links of the programs that hold calls before they take effect.
-    before_links: Vec<Link>,
-    /// The mount point of the whole of cgroup v2, if there are programs for it.
-    hierarchy: Option<String>,
+    precall_links: Vec<Link>,
+    /// Where the root of cgroup v2 is mounted, if programs are attached to it.
+    cgroup2_root: Option<String>,
 }
 
 fn cells() -> u32 {
@@ -44,13 +45,14 @@ fn cells() -> u32 {
     fit.clamp(CELLS_MIN, wire::CELLS_MAX as usize) as u32
 }
 
-/// Cells from this one on are only for the sessions' base rows.
+/// The number of cells that are for all rows. The cells from this index on are only for the
+/// sessions' base rows.
 pub fn unreserved_cells() -> u32 {
     cells() - cells().div_ceil(2).min(CELLS_RESERVED)
 }
 
 fn open(enabled: u32, lazy: &[&LazyMaps]) -> Result<OpenGateSkel<'static>> {
-    // A skeleton borrows its object; the few that a process ever loads live as long as it does.
+    // A skeleton borrows its object. A process loads only a few, so they are never freed.
     let object = Box::leak(Box::new(MaybeUninit::uninit()));
     let mut skeleton =
         GateSkelBuilder::default().open(object).doing("opening the gate's object")?;
@@ -71,18 +73,18 @@ fn configure(skeleton: &mut OpenGateSkel<'static>, enabled: u32, generation: u32
     config.unreserved_cells = unreserved_cells();
     config.call_flags = call_flags();
     config.small_buckets = stats::histogram::SMALL;
-    for (place, known) in config.interpreters.iter_mut().zip(scope_name::interpreters()) {
-        (place.name, place.code, place.value) = (known.name, known.code, known.value);
+    for (entry, known) in config.interpreters.iter_mut().zip(scope_name::interpreters()) {
+        (entry.name, entry.code, entry.value) = (known.name, known.code, known.value);
     }
 }
 
-/// The lowest set bits.
+/// The positions of the two lowest set bits. `CALL_ARGS` stands for a bit that does not exist.
 fn lowest_two_bits(mask: u8) -> [u8; wire::ARG_NAMES as usize] {
     [mask, mask & mask.wrapping_sub(1)]
         .map(|mask| (mask.trailing_zeros() as u8).min(wire::CALL_ARGS as u8))
 }
 
-/// Reuses the maps of a gate that had `enabled` before, but for those that are not made yet.
+/// Makes an object use the maps of a gate with `enabled`, except lazy maps that are not made yet.
 pub fn reuse(object: &mut OpenObject, maps: &Maps, enabled: u32, lazy: &[&LazyMaps]) -> Result<()> {
     for mut map in object.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
@@ -94,18 +96,21 @@ pub fn reuse(object: &mut OpenObject, maps: &Maps, enabled: u32, lazy: &[&LazyMa
     Ok(())
 }
 
-/// The programs of a gate with these extensions, and where the whole of cgroup v2 is mounted, if
-/// some need it. Without it, these are left out.
+/// The programs of a gate with these extensions, and where the root of cgroup v2 is mounted, if
+/// some of them need it. If it is not mounted, these are left out.
 fn programs_here(enabled: u32) -> (Vec<&'static GateProgram>, Option<String>) {
     let needs_cgroup2 = |program: &GateProgram| program.needs == Requirement::Cgroup2;
     let mut programs: Vec<_> = GateProgram::used(enabled).collect();
     let is_needed = programs.iter().any(|program| needs_cgroup2(program));
-    let hierarchy = is_needed.then(enforcement::cgroup2_root).flatten();
-    programs.retain(|program| !needs_cgroup2(program) || hierarchy.is_some());
-    (programs, hierarchy)
+    let root = is_needed.then(enforcement::cgroup2_root).flatten();
+    programs.retain(|program| !needs_cgroup2(program) || root.is_some());
+    (programs, root)
 }
 
 /// A program of the gate by its name without the prefix.
+///
+/// # Panics
+/// If there is none.
 fn find<'a>(gate: &'a Object, name: &str) -> ProgramMut<'a> {
     gate.progs_mut()
         .find(|program| program.name().to_string_lossy().strip_prefix(PREFIX) == Some(name))
@@ -113,25 +118,25 @@ fn find<'a>(gate: &'a Object, name: &str) -> ProgramMut<'a> {
 }
 
 impl LoadedGate {
-    /// Loads a generation over the maps of a gate that had other extensions before, or over new
-    /// ones.
+    /// Loads a generation with `enabled` (bits of [`wire::gate_mask`]). `previous` has the maps and
+    /// the bits of the generation whose maps it uses; without it, new maps are made. Nothing is
+    /// attached yet.
     pub fn new(
-        before: Option<(&Maps, u32)>,
+        previous: Option<(&Maps, u32)>,
         enabled: u32,
         generation: u32,
         lazy: &[&LazyMaps],
     ) -> Result<Self> {
         let mut skeleton = open(enabled, lazy)?;
         configure(&mut skeleton, enabled, generation);
-        if let Some((maps, enabled)) = before {
+        if let Some((maps, enabled)) = previous {
             reuse(skeleton.open_object_mut(), maps, enabled, lazy)?;
         }
-        let maps = before.map(|(maps, _)| maps);
-        let (programs, hierarchy) = programs_here(enabled);
-        let holds = Enforcement::new(enabled);
+        let (programs, cgroup2_root) = programs_here(enabled);
+        let enforcement = Enforcement::new(enabled);
         let config =
             &mut skeleton.maps.rodata_data.as_deref_mut().expect("the gate has constants").config;
-        for (flags, precall) in config.call_flags.iter_mut().zip(holds.precall_table()) {
+        for (flags, precall) in config.call_flags.iter_mut().zip(enforcement.precall_table()) {
             *flags |= precall;
         }
         if enabled & (wire::LENS_SITES | wire::LENS_SLOW) != 0 {
@@ -139,7 +144,7 @@ impl LoadedGate {
             config.sched_text_start = symbols.address("__sched_text_start").unwrap_or(0);
             config.sched_text_end = symbols.address("__sched_text_end").unwrap_or(0);
         }
-        let hooks = holds.hooks();
+        let hooks = enforcement.hooks();
         for mut program in skeleton.open_object_mut().progs_mut() {
             let name = program.name().to_string_lossy();
             let name = name.strip_prefix(PREFIX).unwrap_or_default();
@@ -151,17 +156,18 @@ impl LoadedGate {
             skeleton,
             programs,
             links: Vec::new(),
-            before: holds,
-            before_links: Vec::new(),
-            hierarchy,
+            enforcement,
+            precall_links: Vec::new(),
+            cgroup2_root,
         };
-        if maps.is_none() {
+        if previous.is_none() {
             loaded.load_argument_kinds()?;
         }
         Ok(loaded)
     }
 
-    pub fn map_ids(&self) -> Result<MapIds> {
+    /// The IDs of the shared maps, in the order of [`SHARED`].
+    pub(crate) fn map_ids(&self) -> Result<MapIds> {
         let mut ids = [0; wire::GATE_MAPS as usize];
         for map in self.skeleton.object().maps() {
             if let Some(index) = SHARED.iter().position(|name| map.name() == *name) {
@@ -171,7 +177,7 @@ impl LoadedGate {
         Ok(ids)
     }
 
-    /// Stores which arguments are descriptors and paths, for all calls at once.
+    /// Stores which arguments are descriptors and paths, for all calls by one system call.
     fn load_argument_kinds(&self) -> Result<()> {
         let (mut keys, mut values, mut count) = (Vec::new(), Vec::new(), 0);
         for abi in calls::Abi::ALL {
@@ -188,14 +194,14 @@ impl LoadedGate {
             .doing("storing the kinds of the calls' arguments")
     }
 
-    /// Attaches its programs, context switches first: the gate must know the running tasks before
-    /// it sees a call.
+    /// Attaches its programs, context switches first, because the gate must know the running tasks
+    /// before it sees a call. Returns the links' IDs; 0 is for links that it does not have.
     pub fn attach(&mut self) -> Result<LinkIds> {
-        if self.before_links.is_empty() {
-            self.before_links = self.before.attach(self.skeleton.object())?;
+        if self.precall_links.is_empty() {
+            self.precall_links = self.enforcement.attach(self.skeleton.object())?;
         }
-        let root = match &self.hierarchy {
-            Some(place) => Some(File::open(place).doing(format!("open {place}"))?),
+        let root = match &self.cgroup2_root {
+            Some(path) => Some(File::open(path).doing(format!("open {path}"))?),
             None => None,
         };
         for program in &self.programs {
@@ -209,19 +215,19 @@ impl LoadedGate {
             self.links.push(link?);
         }
         let mut ids = [0; wire::GATE_LINKS as usize];
-        for (link, id) in self.before_links.iter().chain(&self.links).zip(&mut ids) {
+        for (link, id) in self.precall_links.iter().chain(&self.links).zip(&mut ids) {
             *id = link.info().doing("reading the ID of a link")?.id;
         }
         Ok(ids)
     }
 
-    /// Detaches the programs that each call pays for.
+    /// Detaches all programs except those that hold calls before they take effect.
     pub fn detach(&mut self) {
         self.links.clear();
     }
 }
 
-/// Programs that iterate over all tasks or sockets, over a gate's maps.
+/// Programs that iterate over all tasks or sockets, and use a gate's maps.
 pub struct Iterators {
     skeleton: GateSkel<'static>,
 }
@@ -230,63 +236,63 @@ pub struct Iterators {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IteratorKind {
     /// Attaches the tasks that `attach_requests` names.
-    Adopt,
+    Attach,
     /// Writes what each member has used since the last charge.
     Members,
     /// Matches the rules of services for each member.
-    Ask,
-    /// Writes sockets instead of tasks.
+    Reclassify,
+    /// Writes each socket that the services know.
     Sockets,
 }
 
 impl IteratorKind {
-    /// Its name without the prefix.
+    /// The program's name without the prefix.
     const fn program(self) -> &'static str {
         match self {
-            Self::Adopt => "attach_tasks",
+            Self::Attach => "attach_tasks",
             Self::Members => "iter_members",
-            Self::Ask => "iter_reclassify",
+            Self::Reclassify => "iter_reclassify",
             Self::Sockets => "iter_sockets",
         }
     }
 }
 
 impl Iterators {
-    /// Loads only `these`. Each is verified by itself, but the kernel's types are resolved once for
-    /// all.
+    /// Loads only the programs in `kinds`. The kernel verifies each of them, but its types are
+    /// resolved only once for all.
     pub fn new(
         maps: &Maps,
         enabled: u32,
         generation: u32,
         lazy: &[&LazyMaps],
-        these: &[IteratorKind],
+        kinds: &[IteratorKind],
     ) -> Result<Self> {
         let mut skeleton = open(enabled, lazy)?;
         configure(&mut skeleton, enabled, generation);
         reuse(skeleton.open_object_mut(), maps, enabled, lazy)?;
         for mut program in skeleton.open_object_mut().progs_mut() {
             let name = program.name().to_string_lossy();
-            let is_one = these.iter().any(|over| name.strip_prefix(PREFIX) == Some(over.program()));
-            program.set_autoload(is_one);
+            let name = name.strip_prefix(PREFIX);
+            program.set_autoload(kinds.iter().any(|kind| name == Some(kind.program())));
         }
         Ok(Self { skeleton: skeleton.load().doing("loading the gate's task iterators")? })
     }
 
-    /// Runs one of the loaded programs over all tasks or sockets once. Returns what it wrote.
-    pub fn run(&self, over: IteratorKind) -> Result<Vec<u8>> {
-        let program = find(self.skeleton.object(), over.program());
-        let link = match over {
+    /// Runs one of the loaded programs once for each task or socket. Returns what it wrote.
+    pub fn run(&self, kind: IteratorKind) -> Result<Vec<u8>> {
+        let program = find(self.skeleton.object(), kind.program());
+        let link = match kind {
             IteratorKind::Sockets => {
                 program.attach_iter(self.skeleton.maps.service_sockets.as_fd())
             }
-            // A task iterator takes no map; this form of attaching passes no parameters.
+            // A task iterator takes no map. `attach` passes no parameters.
             _ => program.attach(),
         };
         let link = link.doing("attaching a task iterator")?;
         let mut iterator = Iter::new(&link).doing("starting a task iterator")?;
-        let mut told = Vec::new();
-        iterator.read_to_end(&mut told).doing("iterate over all tasks")?;
-        Ok(told)
+        let mut output = Vec::new();
+        iterator.read_to_end(&mut output).doing("iterate over all tasks")?;
+        Ok(output)
     }
 }
 

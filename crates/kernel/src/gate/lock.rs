@@ -1,4 +1,5 @@
-//! One Tollgate process at a time loads, joins or leaves.
+//! The locks between Tollgate processes. One process at a time loads the gate, joins it, or changes
+//! what all processes share.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::OpenOptionsExt;
@@ -14,19 +15,23 @@ const NAME: &str = "tollgate.lock";
 const PLUGINS_NAME: &str = "tollgate-plugins.lock";
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Held until dropped; the kernel releases it with the process.
+/// A lock of the whole machine, held until this is dropped or the process ends.
 pub struct Lock {
     _file: File,
 }
 
 impl Lock {
+    /// Waits for the lock, however long another process holds it.
+    ///
+    /// # Errors
+    /// If this process is not root's, or the lock file cannot be opened.
     pub fn take() -> Result<Self> {
         Self::wait_for(NAME)
     }
 
-    /// The lock of the plugin chains, held for some microseconds. A process that has the other lock
-    /// may take this one as well.
-    pub fn take_chain_lock() -> Result<Self> {
+    /// Waits for the lock of the plugin chains, which is held for some microseconds at a time. A
+    /// process that has the other lock may take this one as well.
+    pub(crate) fn take_chain_lock() -> Result<Self> {
         Self::wait_for(PLUGINS_NAME)
     }
 
@@ -36,7 +41,7 @@ impl Lock {
         Ok(Self { _file: file })
     }
 
-    /// `None`: another process has it.
+    /// Takes the lock if it is free. Returns `None` if another process has it.
     pub fn try_take() -> Result<Option<Self>> {
         let (file, path) = open(NAME)?;
         match file.try_lock() {

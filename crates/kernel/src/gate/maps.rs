@@ -1,4 +1,5 @@
-//! The gate's maps and links. Every process but the loader must open them by number.
+//! The gate's maps and links. Every process except the one that loaded them opens them by their
+//! IDs, which are in the header.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
@@ -11,29 +12,31 @@ use crate::error::{ErrorContext, Result};
 use crate::skeletons::gate::OpenGateMaps;
 use crate::wire;
 
-/// Every map that generations and processes share, in the order of `gate_header.map_ids`: all that
-/// the gate's object declares but constants and `*_scratch`.
+/// The names of the maps that generations and processes share, in the order of
+/// `gate_header.map_ids`. These are all maps of the gate's object, except constants and
+/// `*_scratch`.
 pub const SHARED: &[&str] = &include!(concat!(env!("OUT_DIR"), "/shared_maps.rs"));
 
 const _: () = assert!(SHARED.len() <= wire::GATE_MAPS as usize);
 
 /// Maps of an extension that are made when it is first enabled, because they need some MiB.
 pub struct LazyMaps {
-    /// How their names begin.
+    /// A map belongs to these if its name begins with one of the prefixes.
     pub prefixes: &'static [&'static str],
     /// The bit of [`wire::gate_mask`] that enables the extension.
     pub bit: u32,
-    /// Makes them small in a gate that does not use the extension.
+    /// Makes them small in an object that is loaded without the extension.
     pub shrink: fn(&mut OpenGateMaps) -> Result<()>,
 }
 
 impl LazyMaps {
-    /// Whether they are still to be made in a gate with these extensions.
-    pub fn are_missing(&self, enabled: u32) -> bool {
+    /// Whether a gate with `enabled` (bits of [`wire::gate_mask`]) does not have them yet.
+    pub(crate) fn are_missing(&self, enabled: u32) -> bool {
         enabled & self.bit == 0
     }
 
-    pub fn include(&self, map: &str) -> bool {
+    /// Whether the map of this name is one of them.
+    pub(crate) fn include(&self, map: &str) -> bool {
         self.prefixes.iter().any(|prefix| map.starts_with(prefix))
     }
 }
@@ -41,12 +44,14 @@ impl LazyMaps {
 pub type MapIds = [u32; wire::GATE_MAPS as usize];
 pub type LinkIds = [u32; wire::GATE_LINKS as usize];
 
+/// The gate's shared maps, open in this process.
 pub struct Maps {
+    /// In the order of [`SHARED`].
     maps: Vec<MapHandle>,
 }
 
 impl Maps {
-    pub fn open_ids(ids: &MapIds) -> Result<Self> {
+    pub(crate) fn open_ids(ids: &MapIds) -> Result<Self> {
         let maps = ids
             .iter()
             .take(SHARED.len())
@@ -57,7 +62,7 @@ impl Maps {
 
     /// # Panics
     /// If `name` is not in [`SHARED`].
-    pub fn get(&self, name: &str) -> &MapHandle {
+    pub(crate) fn get(&self, name: &str) -> &MapHandle {
         let index = SHARED.iter().position(|shared| *shared == name).expect("a shared map");
         &self.maps[index]
     }
@@ -75,19 +80,19 @@ pub fn sum_over_cpus(map: &impl MapCore, key: u32) -> Result<u64> {
 /// The kernel keeps 15 characters of a map's name.
 const HEADER_NAME: &str = ".bss.tollgate";
 
-/// Header maps of all gates: more than one while an older gate is about to go.
+/// The header maps of all gates. There is more than one while the kernel frees an older gate.
 pub fn headers() -> impl Iterator<Item = MapHandle> {
     MapInfoIter::default()
         .filter(|info| info.name.as_bytes() == HEADER_NAME.as_bytes())
         .filter_map(|info| MapHandle::from_map_id(info.id).ok())
 }
 
-/// All links with these IDs (0: none), or `None` if one is gone.
+/// All links with these IDs, or `None` if one is gone. ID 0 stands for no link.
 pub fn open_links(ids: &LinkIds) -> Option<Vec<OwnedFd>> {
     ids.iter()
         .filter(|id| **id != 0)
         .map(|id| {
-            // SAFETY: asks the kernel for a new descriptor of a link by its number.
+            // SAFETY: a system call that takes only a number and returns a new descriptor.
             let fd = unsafe { libbpf_rs::libbpf_sys::bpf_link_get_fd_by_id(*id) };
             // SAFETY: a new descriptor that only this process owns.
             (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })

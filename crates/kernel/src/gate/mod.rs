@@ -26,9 +26,11 @@ use crate::wire;
 
 pub use call_flags::call_flags;
 pub(crate) use call_flags::{CallFlags, mark};
-pub use load::{IteratorKind, Iterators, LoadedGate, new_ring, unreserved_cells};
+pub use load::LoadedGate;
+pub(crate) use load::{IteratorKind, Iterators, new_ring, unreserved_cells};
 pub use lock::Lock;
-pub use maps::{LazyMaps, Maps, sum_over_cpus};
+pub(crate) use maps::sum_over_cpus;
+pub use maps::{LazyMaps, Maps};
 
 /// Whether a process uses a gate now. A gate that the kernel is about to free does not count.
 pub fn is_loaded() -> bool {
@@ -40,30 +42,38 @@ pub fn lazy_maps(extensions: &[&dyn KernelSide]) -> Vec<&'static LazyMaps> {
     extensions.iter().filter_map(|extension| extension.lazy_maps()).collect()
 }
 
-/// A process's hold on the gate.
+/// The gate as one process has it open: its maps, and the links of a generation. While a process
+/// holds these links, the generation stays attached.
 pub struct Gate {
-    pub maps: Maps,
-    pub header: MappedArray<wire::gate_header>,
-    pub threads: MappedArray<wire::thread_state>,
-    /// The guard's part of the threads' states that normal calls do not need.
+    pub(crate) maps: Maps,
+    /// One entry.
+    pub(crate) header: MappedArray<wire::gate_header>,
+    /// By thread slot. Slot 0 belongs to no thread.
+    pub(crate) threads: MappedArray<wire::thread_state>,
+    /// By thread slot: the guard's part of the threads' states that normal calls do not need.
     pub(crate) guard_threads: MappedArray<wire::guard_cold>,
+    /// By session number. No session has number 0.
     pub sessions: MappedArray<wire::session>,
-    pub groups: MappedArray<wire::row>,
-    pub cell_of: MappedArray<wire::cell_table>,
-    pub plugin_chains: MappedArray<wire::plugin_chain>,
-    /// What is to be done for each extension when sessions end.
+    /// By row. Row 0 means none.
+    pub(crate) rows: MappedArray<wire::row>,
+    /// The cells of each row, by call index.
+    pub(crate) cell_index: MappedArray<wire::cell_table>,
+    /// By gate hook of plugins.
+    pub(crate) plugin_chains: MappedArray<wire::plugin_chain>,
+    /// All extensions that this process knows, even if the gate does not have them enabled.
     pub(crate) extensions: &'static [&'static dyn KernelSide],
     /// The programs, if this process loaded them.
     loaded: Option<LoadedGate>,
-    /// Links that other processes made, held so that they stay.
+    /// Links that other processes made. Holding them keeps the programs attached.
     foreign_links: Vec<OwnedFd>,
+    /// The generation whose links this process holds.
     active: ActiveGeneration,
     /// The header's count at the latest poll.
     rollbacks: u32,
-    /// Polls that found the active generation gone, while another process is to roll back to a
-    /// later one than this process's.
-    missed_looks: u32,
-    /// The gap was reported, so that its end is no news.
+    /// The number of successive polls that found the active generation gone, while another process
+    /// had a later generation than this one and was to roll back to it.
+    missed_polls: u32,
+    /// The present gap was reported. Its end is then not reported again.
     gap_reported: bool,
     /// The plugins of each thread are to be assigned once more, at the next poll.
     pub(crate) reassigns_plugins: bool,
@@ -88,13 +98,17 @@ impl ActiveGeneration {
 }
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// A process that polls a few times a second has done so by then.
+/// Another process that polls a few times a second has rolled back before this one has missed so
+/// many polls.
 const MAX_MISSED_POLLS: u32 = 20;
 
 impl Gate {
-    /// Joins the gate, or loads it; in both cases it does all that `mask` asks for. The lock is to
-    /// be held until a session has begun: only sessions show other processes that the gate is in
-    /// use.
+    /// Joins the gate, or loads it. In both cases, everything in `mask` (bits of
+    /// [`wire::gate_mask`]) is enabled afterwards. The caller holds the lock until it has started a
+    /// session, because other processes see by the sessions alone that the gate is in use.
+    ///
+    /// # Errors
+    /// If the kernel has no BTF or refuses the programs, or if a gate of another build is loaded.
     pub fn open(
         _lock: &Lock,
         mask: u32,
@@ -136,7 +150,7 @@ impl Gate {
 
     fn from_maps(
         maps: Maps,
-        held: ActiveGeneration,
+        active: ActiveGeneration,
         extensions: &'static [&'static dyn KernelSide],
     ) -> Result<Self> {
         let header = MappedArray::<wire::gate_header>::new(maps.get(".bss.tollgate"), 1)?;
@@ -146,39 +160,39 @@ impl Gate {
             threads: MappedArray::new(maps.get(".bss.threads"), wire::THREADS)?,
             guard_threads: MappedArray::new(maps.get(".bss.guard"), wire::THREADS)?,
             sessions: MappedArray::new(maps.get("sessions"), wire::SESSIONS)?,
-            groups: MappedArray::new(maps.get("rows"), wire::ROWS)?,
-            cell_of: MappedArray::new(maps.get(".bss.cell_index"), wire::ROWS)?,
+            rows: MappedArray::new(maps.get("rows"), wire::ROWS)?,
+            cell_index: MappedArray::new(maps.get(".bss.cell_index"), wire::ROWS)?,
             plugin_chains: MappedArray::new(maps.get(".bss.plugins"), wire::PLUGIN_HOOKS)?,
             maps,
             extensions,
             loaded: None,
             foreign_links: Vec::new(),
-            active: held,
-            missed_looks: 0,
+            active,
+            missed_polls: 0,
             gap_reported: false,
             reassigns_plugins: false,
         })
     }
 
-    /// The gate of another process that lives, if there is one.
+    /// The gate of another living process, if there is one.
     fn join(extensions: &'static [&'static dyn KernelSide]) -> Result<Option<Self>> {
-        for header in maps::headers() {
-            let seen = MappedArray::<wire::gate_header>::new(&header, 1)?.read(0);
-            if seen.magic != wire::GATE_MAGIC {
+        for map in maps::headers() {
+            let header = MappedArray::<wire::gate_header>::new(&map, 1)?.read(0);
+            if header.magic != wire::GATE_MAGIC {
                 continue;
             }
-            if seen.build != wire::BUILD {
+            if header.build != wire::BUILD {
                 return Err(Error::OtherVersion);
             }
-            // Its owner may be ending right now: without its links or maps there is no gate to
-            // join.
-            let Some(links) = maps::open_links(&seen.link_ids) else { continue };
-            let Ok(maps) = Maps::open_ids(&seen.map_ids) else { continue };
-            let wire::gate_header { generation, enabled, link_ids, map_ids, .. } = seen;
-            let held = ActiveGeneration { generation, enabled, link_ids, map_ids };
-            let mut gate = Self::from_maps(maps, held, extensions)?;
+            // If the last holder is just ending, its links or maps are gone, and there is no gate
+            // to join.
+            let Some(links) = maps::open_links(&header.link_ids) else { continue };
+            let Ok(maps) = Maps::open_ids(&header.map_ids) else { continue };
+            let wire::gate_header { generation, enabled, link_ids, map_ids, .. } = header;
+            let active = ActiveGeneration { generation, enabled, link_ids, map_ids };
+            let mut gate = Self::from_maps(maps, active, extensions)?;
             gate.foreign_links = links;
-            // The kernel frees what a dead process held a moment later.
+            // The kernel may not have freed yet what a dead process held.
             if gate.in_use() {
                 return Ok(Some(gate));
             }
@@ -186,7 +200,8 @@ impl Gate {
         Ok(None)
     }
 
-    /// Makes the gate do all that `mask` asks for as well.
+    /// Also enables everything in `mask` (bits of [`wire::gate_mask`]). This may load a new
+    /// generation. It waits while another process has the lock, or is to roll back.
     pub fn extend(&mut self, mask: u32) -> Result<()> {
         loop {
             let lock = Lock::take()?;
@@ -200,16 +215,16 @@ impl Gate {
         }
     }
 
-    /// Loads a new generation over the same maps, if the active one lacks something.
+    /// Loads a new generation over the same maps, if something in `mask` is not enabled.
     fn require(&mut self, mask: u32) -> Result<()> {
         let enabled = self.header.read(0).enabled;
         if enabled & mask == mask {
             return Ok(());
         }
         let generation = self.active.generation + 1;
-        let before = Some((&self.maps, enabled));
+        let previous = Some((&self.maps, enabled));
         let lazy = lazy_maps(self.extensions);
-        let loaded = LoadedGate::new(before, enabled | mask, generation, &lazy)?;
+        let loaded = LoadedGate::new(previous, enabled | mask, generation, &lazy)?;
         self.maps = Maps::open_ids(&loaded.map_ids()?)?;
         self.activate(loaded, enabled | mask, generation)
     }
@@ -217,8 +232,8 @@ impl Gate {
     fn activate(&mut self, mut loaded: LoadedGate, enabled: u32, generation: u32) -> Result<()> {
         let link_ids = loaded.attach()?;
         if self.header.read(0).generation != 0 {
-            // A hook that ran just before may have seen the older programs only: they must act on
-            // it.
+            // A hook that began before the attachment runs only the older programs. They must
+            // still be active for it.
             cpus::wait_for_all();
         }
         self.active =
@@ -231,8 +246,8 @@ impl Gate {
 
     /// Makes the generation active that this process holds.
     fn publish_active(&self) {
-        // Meanwhile the gate changes only its counters, by atomic operations: write around them.
-        // Only Tollgate processes write these, one at a time (Lock).
+        // The gate changes counters in the header meanwhile, by atomic operations. So the header is
+        // not written as a whole. These fields are written only by the process that has the lock.
         field!(self.header, 0, enabled).write(self.active.enabled);
         field!(self.header, 0, link_ids).write(self.active.link_ids);
         field!(self.header, 0, map_ids).write(self.active.map_ids);
@@ -240,40 +255,41 @@ impl Gate {
     }
 
     /// Follows a change of generation; to be called a few times a second. If the holder of the
-    /// active generation died before others could follow, an older one becomes active again.
-    /// Returns `false` once for a gap: no generation acted for some time since the last call.
+    /// active generation died before others could follow, an older generation becomes active again.
+    /// Returns `false` once for each gap, that is, a time in which no generation was active.
     pub fn tend(&mut self) -> Result<bool> {
-        // First without the lock: the process that has it may load a gate for longer than the
-        // holder lives.
+        // The first try takes no lock. A process that loads a gate has the lock for some time, and
+        // the holder of the active generation may end meanwhile.
         if !self.follow_active() {
             let _lock = Lock::take()?;
             if !self.follow_active() {
-                self.missed_looks += 1;
-                if self.missed_looks > MAX_MISSED_POLLS || !self.is_newer_generation_held() {
+                self.missed_polls += 1;
+                if self.missed_polls > MAX_MISSED_POLLS || !self.is_newer_generation_held() {
                     self.publish_active();
                     atomic_field!(self.header, 0, rollbacks).fetch_add(1, Ordering::SeqCst);
-                    self.missed_looks = 0;
+                    self.missed_polls = 0;
                 }
             }
         }
-        let put_back = atomic_field!(self.header, 0, rollbacks).load(Ordering::SeqCst);
-        let was_put_back = std::mem::replace(&mut self.rollbacks, put_back) != put_back;
-        let is_gone = self.missed_looks > 0;
-        let was_told = std::mem::replace(&mut self.gap_reported, is_gone);
-        Ok(was_told || !(is_gone || was_put_back))
+        let rollbacks = atomic_field!(self.header, 0, rollbacks).load(Ordering::SeqCst);
+        let was_rolled_back = std::mem::replace(&mut self.rollbacks, rollbacks) != rollbacks;
+        let is_gone = self.missed_polls > 0;
+        let was_reported = std::mem::replace(&mut self.gap_reported, is_gone);
+        Ok(was_reported || !(is_gone || was_rolled_back))
     }
 
-    /// Holds the links of the active generation; `false`: there are none.
+    /// Opens the links and maps of the active generation, if this process does not hold them yet.
+    /// Returns `false` if they are gone.
     fn follow_active(&mut self) -> bool {
-        let in_charge = || atomic_field!(self.header, 0, generation).load(Ordering::SeqCst);
-        let generation = in_charge();
+        let active = || atomic_field!(self.header, 0, generation).load(Ordering::SeqCst);
+        let generation = active();
         if generation != self.active.generation {
             let wire::gate_header { enabled, link_ids, map_ids, .. } = self.header.read(0);
             let Some(links) = maps::open_links(&link_ids) else { return false };
             let Ok(maps) = Maps::open_ids(&map_ids) else { return false };
-            // Links are written before their generation: these belong to it or to the next one,
-            // whose loader holds both.
-            if in_charge() != generation {
+            // The header's links are written before its generation. So these may already be those
+            // of the next generation.
+            if active() != generation {
                 return false;
             }
             self.active = ActiveGeneration { generation, enabled, link_ids, map_ids };
@@ -281,58 +297,63 @@ impl Gate {
             self.maps = maps;
             self.loaded = None;
         }
-        self.missed_looks = 0;
+        self.missed_polls = 0;
         true
     }
 
-    /// The extensions of the generation that this process holds.
+    /// What the generation has compiled in that this process holds: bits of [`wire::gate_mask`].
     pub fn enabled(&self) -> u32 {
         self.active.enabled
     }
 
-    pub fn generation(&self) -> u32 {
+    /// The number of the generation that this process holds. The first one is 1.
+    pub(crate) fn generation(&self) -> u32 {
         self.active.generation
     }
 
     /// Loads these programs that iterate over all tasks or sockets.
-    pub fn load_iterators(&self, kinds: &[IteratorKind]) -> Result<Iterators> {
+    pub(crate) fn load_iterators(&self, kinds: &[IteratorKind]) -> Result<Iterators> {
         let lazy = lazy_maps(self.extensions);
         Iterators::new(&self.maps, self.enabled(), self.generation(), &lazy, kinds)
     }
 
-    /// Has an object that is not loaded yet use the gate's maps in place of those of the same
-    /// names.
+    /// Makes an object that is not loaded yet use the gate's maps of the same names as its own.
     pub(crate) fn share_maps(&self, object: &mut OpenObject) -> Result<()> {
         load::reuse(object, &self.maps, self.enabled(), &lazy_maps(self.extensions))
     }
 
-    /// For detaching and attaching the programs, to measure their cost; only their loader can.
+    /// The programs, to detach and attach them for a measurement of their cost. `None` if another
+    /// process has loaded them.
     pub fn toggle(&mut self) -> Option<&mut LoadedGate> {
         self.loaded.as_mut()
     }
 
-    /// Keeps other processes from joining: the gate is about to go.
+    /// Keeps other processes from joining. This is called before the last holder closes its links.
     pub fn close(&self, _lock: &Lock) {
         // Only Tollgate processes write it, one at a time.
         field!(self.header, 0, magic).write(0);
     }
 }
 
-/// What every process can do for an extension in the gate, also a process that does not use it: the
-/// process that used it may have been killed. By default it does nothing.
+/// The part of an extension that cleans up in the gate. Every Tollgate process does this for all
+/// extensions, and not only for those that it uses, because the process that used an extension may
+/// have been killed. The default methods do nothing.
 pub trait KernelSide: Sync {
     /// Maps that are made when the extension is first enabled.
     fn lazy_maps(&self) -> Option<&'static LazyMaps> {
         None
     }
 
-    /// The tasks of a session are about to be detached, or its owner was killed.
+    /// Undoes what the extension does to the tasks of a session. This is called before they are
+    /// detached, at the end of the session or after its owner was killed.
     fn release(&self, _gate: &Gate, _session: u32) {}
 
-    /// A session is about to end: nothing of its owner may be left for the next one.
+    /// Removes what killed processes have left. This is called before a session ends, so that
+    /// nothing of its owner remains for the next session of this number.
     fn clear(&self, _gate: &Gate) {}
 
-    /// Removes what killed processes have left; each session calls it a few times a second.
+    /// Removes what killed processes have left. Each process that has a session calls this a few
+    /// times a second.
     fn tend(&self, _gate: &Gate, _session: u32) -> Result<()> {
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! The table of holds is pinned in the BPF file system, so that any process can release what a
-//! guard holds. It outlives the guard's process, in case the watchdog is killed as well. No link is
-//! pinned: the gate itself goes with its processes.
+//! guard holds. It outlives the guard's process, in case the watchdog is killed as well. Links are
+//! not pinned, so that the gate itself is detached when its last process ends.
 
 use std::ffi::CString;
 use std::fs;
@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 
 use libbpf_rs::{MapCore as _, MapHandle};
 
+use crate::cpus;
 use crate::error::{ErrorContext, Result};
 use crate::gate::{Gate, Lock};
-use crate::guard::holds::{end_session_guard, switch_off};
+use crate::guard::holds::Holds;
 use crate::mapped_array::MappedArray;
 use crate::process::{self, own_pid_namespace};
 use crate::wire;
@@ -20,25 +21,28 @@ const BPF_FS: &str = "/sys/fs/bpf";
 /// include/uapi/linux/magic.h
 const BPF_FS_MAGIC: libc::c_long = 0xcafe_4a11;
 const PREFIX: &str = "tollgate";
-/// Names of the maps there, and in the gate.
+/// The maps that are the table: their file names, and their names in the gate.
 const TABLES: [(&str, &str); 3] =
     [("threads", ".bss.threads"), ("guard", ".bss.guard"), ("sessions", "sessions")];
 
-/// A guard whose table of holds is pinned: its process as a PID namespace numbers it, and the build
-/// that made the table.
+/// A guard whose table of holds is pinned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct HoldOwner {
+    /// The guard's process, as `namespace` numbers it.
     process: u32,
+    /// A PID namespace.
     namespace: u32,
+    /// The build that made the table.
     build: u32,
 }
 
 impl HoldOwner {
+    /// A process of this build, as this process's PID namespace numbers it.
     fn here(process: u32) -> Self {
         Self { process, namespace: own_pid_namespace(), build: wire::BUILD }
     }
 
-    /// "tollgate-PROCESS-NAMESPACE-BUILD"
+    /// The owner of a folder with the name "tollgate-PROCESS-NAMESPACE-BUILD".
     fn of(folder: &str) -> Option<Self> {
         let mut numbers =
             folder.strip_prefix(PREFIX)?.strip_prefix('-')?.splitn(3, '-').map(str::parse);
@@ -51,13 +55,13 @@ impl HoldOwner {
         Path::new(BPF_FS).join(format!("{PREFIX}-{process}-{namespace}-{build}"))
     }
 
-    /// Whether its number, its table and the numbers in it mean the same to this process.
+    /// Whether this process can read the table and knows processes by the same numbers.
     fn is_same_build_and_namespace(self) -> bool {
         self == Self::here(self.process)
     }
 }
 
-/// Pinned until dropped.
+/// The pinned table of this process's guard. It is removed when this is dropped.
 pub struct PinnedHolds {
     folder: PathBuf,
 }
@@ -70,7 +74,8 @@ fn is_mounted() -> bool {
     unsafe { libc::statfs(path.as_ptr(), &raw mut found) == 0 && found.f_type == BPF_FS_MAGIC }
 }
 
-/// systemd mounts it at boot; on other systems, the programs that need it do.
+/// Mounts the BPF file system. systemd does this at boot; on other systems, the programs that need
+/// it do so.
 fn mount() -> io::Result<()> {
     let (kind, path) = (c"bpf", CString::new(BPF_FS)?);
     // SAFETY: NUL-terminated strings.
@@ -87,23 +92,26 @@ fn remove(folder: &Path) {
     let _ = fs::remove_dir(folder);
 }
 
-impl Gate {
+impl PinnedHolds {
     /// Pins the table of holds. The lock keeps two processes from mounting the file system at once.
-    pub fn pin_holds(&self, _lock: &Lock) -> Result<PinnedHolds> {
+    ///
+    /// # Errors
+    /// If the BPF file system can be neither found nor mounted, or does not accept the files.
+    pub fn new(gate: &Gate, _lock: &Lock) -> Result<Self> {
         if !is_mounted() {
             mount().doing("mounting the BPF file system")?;
         }
         let folder = HoldOwner::here(std::process::id()).folder();
-        // Left by a killed process that had the same number.
+        // A killed process of the same number may have left one.
         remove(&folder);
         fs::create_dir(&folder).doing("making a folder in the BPF file system")?;
-        let pin = PinnedHolds { folder };
+        let pinned = Self { folder };
         for (name, map) in TABLES {
-            let id = self.maps.get(map).info().doing("numbering its maps")?.info.id;
+            let id = gate.maps.get(map).info().doing("numbering its maps")?.info.id;
             let mut map = MapHandle::from_map_id(id).doing("opening the gate's maps")?;
-            map.pin(pin.folder.join(name)).doing("pinning the table of holds")?;
+            map.pin(pinned.folder.join(name)).doing("pinning the table of holds")?;
         }
-        Ok(pin)
+        Ok(pinned)
     }
 }
 
@@ -113,19 +121,22 @@ impl Drop for PinnedHolds {
     }
 }
 
-/// What became of the guards of this machine and of the processes that they held.
+/// The processes that were released, and the guards that held them.
 #[derive(Default)]
 pub struct ReleaseSummary {
-    /// Processes that were released because their guard had been killed.
+    /// The number of processes that were released because their guard had been killed.
     pub of_killed: usize,
-    /// Guards that continue, by their processes, and how many processes each held.
+    /// For each guard that continues, the number of its process, and how many processes it held.
     pub of_living: Vec<(u32, usize)>,
     /// What could not be done, in sentences.
     pub failures: Vec<String>,
 }
 
-/// Releases what guards held that have ended; with `also_living`, also what all other guards hold,
-/// which hold no process from then on.
+/// Releases the processes of guards that were killed. With `also_living`, also switches off all
+/// other guards of the machine: they release their processes and hold none from then on.
+///
+/// # Errors
+/// If the BPF file system cannot be read. The failures of single guards are in the result.
 pub fn release_orphaned_holds(also_living: bool) -> Result<ReleaseSummary> {
     let mut released = ReleaseSummary::default();
     if !is_mounted() {
@@ -171,46 +182,49 @@ pub fn release_orphaned_holds(also_living: bool) -> Result<ReleaseSummary> {
     Ok(released)
 }
 
-/// Removes the table when that process holds nothing any more.
+/// Removes the table of a process that holds nothing any more.
 pub(crate) fn unpin(owner: u32) {
     remove(&HoldOwner::here(owner).folder());
 }
 
-/// `None`: it has not begun to guard.
+/// Returns how many processes the guard held, or `None` if it has not begun to guard.
 fn switch_off_running(owner: HoldOwner) -> Result<Option<usize>> {
-    let Some((threads, cold, sessions)) = open(owner)? else { return Ok(None) };
-    let switched = sessions_of(&sessions, owner)
-        .map(|session| switch_off(&threads, &cold, &sessions, session));
-    Ok(switched.reduce(|all, released| all + released))
+    let Some((threads, guard_threads, sessions)) = open(owner)? else { return Ok(None) };
+    let released = sessions_of(&sessions, owner)
+        .map(|session| Holds::in_tables(&threads, &guard_threads, &sessions, session).switch_off());
+    Ok(released.reduce(|all, released| all + released))
 }
 
 fn release_of_dead_owner(owner: HoldOwner) -> Result<usize> {
-    let Some((threads, cold, sessions)) = open(owner)? else { return Ok(0) };
+    let Some((threads, guard_threads, sessions)) = open(owner)? else { return Ok(0) };
     let end = || -> usize {
         sessions_of(&sessions, owner)
-            .map(|session| end_session_guard(&threads, &cold, &sessions, session))
+            .map(|session| {
+                Holds::in_tables(&threads, &guard_threads, &sessions, session).end_guard()
+            })
             .sum()
     };
     let held = end();
-    // Another process may keep the gate running, which may have been about to hold.
-    crate::cpus::wait_for_all();
+    // If another process keeps the gate attached, it may have been about to hold a process.
+    cpus::wait_for_all();
     Ok(held + end())
 }
 
 type HoldMaps =
     (MappedArray<wire::thread_state>, MappedArray<wire::guard_cold>, MappedArray<wire::session>);
 
-/// `None`: a process that is about to pin them, or was killed then, holds nothing yet.
+/// Returns `None` if not all of the table is pinned. Then its process is about to pin it, or was
+/// killed before it had done so, and holds nothing.
 fn open(owner: HoldOwner) -> Result<Option<HoldMaps>> {
     let paths = TABLES.map(|(name, _)| owner.folder().join(name));
     if !paths.iter().all(|path| path.exists()) {
         return Ok(None);
     }
     let open = |path| MapHandle::from_pinned_path(path).doing("opening a pinned table of holds");
-    let [threads, cold, sessions] = paths.map(open);
+    let [threads, guard_threads, sessions] = paths.map(open);
     Ok(Some((
         MappedArray::new(&threads?, wire::THREADS)?,
-        MappedArray::new(&cold?, wire::THREADS)?,
+        MappedArray::new(&guard_threads?, wire::THREADS)?,
         MappedArray::new(&sessions?, wire::SESSIONS)?,
     )))
 }

@@ -11,21 +11,21 @@ use libbpf_rs::{MapCore as _, MapHandle};
 use crate::error::{ErrorContext, Result};
 use crate::gate::Gate;
 use crate::guard::hold_table::unpin;
-use crate::guard::holds::end_session_guard;
+use crate::guard::holds::Holds;
 use crate::mapped_array::MappedArray;
 use crate::watchdog::name_watchdog;
 use crate::{process, wire};
 
-/// How long the watchdog sleeps at most.
-const LOOK: Duration = Duration::from_secs(3600);
-/// How long the gate of a killed process may still act: the kernel closes its links soon after.
+/// A limit to one wait. The watchdog waits again afterwards.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(3600);
+/// How long the gate of a killed process may still act until the kernel has closed its links.
 const RELEASE_GRACE: Duration = Duration::from_secs(1);
 
-/// Starts a process in the process group `group`. Its parent is the watchdog, which is in another
-/// group of the same session. This keeps the kernel from treating the group as orphaned when the
-/// guard's process is killed: the stopped processes of an orphaned group get SIGHUP (kernel/exit.c,
-/// `kill_orphaned_pgrp`). It ends with the watchdog.
-fn keep_group_from_orphaning(group: i32) -> Result<()> {
+/// Keeps a process group from becoming orphaned when the guard's process is killed, because the
+/// kernel sends SIGHUP to the stopped processes of an orphaned group (kernel/exit.c,
+/// `kill_orphaned_pgrp`). For this, it starts a process in the group that ends with the watchdog.
+/// The watchdog is its parent, and is in another group of the same session.
+fn keep_group_from_orphaning(process_group: i32) -> Result<()> {
     let mut pipe = [0; 2];
     // SAFETY: room for two descriptors.
     if unsafe { libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC) } < 0 {
@@ -44,7 +44,7 @@ fn keep_group_from_orphaning(group: i32) -> Result<()> {
                 {
                     libc::signal(signal, libc::SIG_IGN);
                 }
-                libc::setpgid(0, group);
+                libc::setpgid(0, process_group);
                 let mut byte = 0_u8;
                 libc::read(pipe[0], (&raw mut byte).cast(), 1);
                 libc::_exit(0)
@@ -54,49 +54,26 @@ fn keep_group_from_orphaning(group: i32) -> Result<()> {
     }
 }
 
-/// What a watchdog needs to know of its guard: the process, its session, and the IDs of three maps
-/// of the gate.
+/// What a watchdog watches: the guard of a session.
 #[derive(Debug, Clone, Copy)]
 pub struct WatchdogTarget {
+    /// The guard's process, as the watchdog's PID namespace numbers it.
     pub owner: u32,
+    /// The number of its session.
     pub session: u32,
+    /// The ID of the gate's map of threads.
     pub threads_map: u32,
+    /// The ID of the gate's map of what the guard knows of threads.
     pub guard_map: u32,
+    /// The ID of the gate's map of sessions.
     pub sessions_map: u32,
 }
 
-/// The watchdog: reports that it is ready, waits for the end of the guard's process or of its
-/// liveness pipe, which is the standard input, and then releases all processes that the guard
-/// holds.
-pub fn watch_owner(ward: WatchdogTarget, on_duty: impl FnOnce()) -> Result<()> {
-    name_watchdog();
-    // SAFETY: a plain query.
-    keep_group_from_orphaning(unsafe { libc::getpgid(ward.owner as i32) })?;
-    // It may have ended already, and its liveness pipe with it.
-    let owner = process::open_pidfd(ward.owner).ok();
-    let owner = owner.as_ref().map_or(libc::STDIN_FILENO, |owner| owner.as_raw_fd());
-    let open = |id| MapHandle::from_map_id(id).doing("opening the gate's maps");
-    let threads = MappedArray::<wire::thread_state>::new(&open(ward.threads_map)?, wire::THREADS)?;
-    let cold = MappedArray::<wire::guard_cold>::new(&open(ward.guard_map)?, wire::THREADS)?;
-    let sessions = MappedArray::<wire::session>::new(&open(ward.sessions_map)?, wire::SESSIONS)?;
-    on_duty();
-    while process::wait_for([libc::STDIN_FILENO, owner], LOOK) == [false, false] {}
-    let began = Instant::now();
-    // Until another Tollgate has cleared the session, which releases as well: its number may be
-    // reused.
-    while began.elapsed() < RELEASE_GRACE && sessions.read(ward.session).owner_pid == ward.owner {
-        end_session_guard(&threads, &cold, &sessions, ward.session);
-        sleep(Duration::from_millis(1));
-    }
-    unpin(ward.owner);
-    Ok(())
-}
-
-impl Gate {
-    /// What the watchdog of this process's guard needs to know.
-    pub fn watchdog_target(&self, session: u32) -> Result<WatchdogTarget> {
-        let id = |map| Ok(self.maps.get(map).info().doing("numbering its maps")?.info.id);
-        Ok(WatchdogTarget {
+impl WatchdogTarget {
+    /// The guard of this process in a session.
+    pub fn new(gate: &Gate, session: u32) -> Result<Self> {
+        let id = |map| Ok(gate.maps.get(map).info().doing("numbering its maps")?.info.id);
+        Ok(Self {
             owner: std::process::id(),
             session,
             threads_map: id(".bss.threads")?,
@@ -104,4 +81,32 @@ impl Gate {
             sessions_map: id("sessions")?,
         })
     }
+}
+
+/// What the watchdog's process does. It calls `on_ready` when it watches the target. It waits until
+/// the guard's process ends or closes the liveness pipe, which is the watchdog's standard input.
+/// Then it releases all processes that the guard holds.
+pub fn watch_owner(target: WatchdogTarget, on_ready: impl FnOnce()) -> Result<()> {
+    let WatchdogTarget { owner, session, threads_map, guard_map, sessions_map } = target;
+    name_watchdog();
+    // SAFETY: takes and returns a number.
+    keep_group_from_orphaning(unsafe { libc::getpgid(owner as i32) })?;
+    // If the process has ended already, its liveness pipe is closed.
+    let pidfd = process::open_pidfd(owner).ok();
+    let end = pidfd.as_ref().map_or(libc::STDIN_FILENO, |pidfd| pidfd.as_raw_fd());
+    let open = |id| MapHandle::from_map_id(id).doing("opening the gate's maps");
+    let threads = MappedArray::<wire::thread_state>::new(&open(threads_map)?, wire::THREADS)?;
+    let guard_threads = MappedArray::<wire::guard_cold>::new(&open(guard_map)?, wire::THREADS)?;
+    let sessions = MappedArray::<wire::session>::new(&open(sessions_map)?, wire::SESSIONS)?;
+    on_ready();
+    while process::wait_for([libc::STDIN_FILENO, end], WAIT_TIMEOUT) == [false, false] {}
+    let began = Instant::now();
+    // Another Tollgate process may clear the session, which also releases its processes. From then
+    // on, the number may be another session's.
+    while began.elapsed() < RELEASE_GRACE && sessions.read(session).owner_pid == owner {
+        Holds::in_tables(&threads, &guard_threads, &sessions, session).end_guard();
+        sleep(Duration::from_millis(1));
+    }
+    unpin(owner);
+    Ok(())
 }

@@ -1,10 +1,11 @@
-//! Threads that the guard holds, and their release.
+//! What a session's guard does to threads in the gate: it holds and releases them.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::clock::now_ns;
-use crate::gate::{Gate, KernelSide};
+use crate::cpus;
+use crate::gate::Gate;
 use crate::mapped_array::{MappedArray, atomic_field, field};
 use crate::wire;
 
@@ -17,292 +18,282 @@ pub struct HeldProcess {
     pub thread: u32,
     /// The profile slot of that thread's program.
     pub profile: u32,
-    /// `u64::MAX`: until it is released.
+    /// Nanoseconds of CLOCK_MONOTONIC; `u64::MAX`: until it is released by an operator.
     pub until_ns: u64,
 }
 
-fn held_flag(threads: &MappedArray<wire::thread_state>, slot: u32) -> &AtomicU8 {
-    atomic_field!(threads, slot, guard.held)
-}
-
-fn is_held(threads: &MappedArray<wire::thread_state>, slot: u32) -> bool {
-    held_flag(threads, slot).load(Ordering::SeqCst) != 0
-}
-
-fn held(
-    threads: &MappedArray<wire::thread_state>,
-    cold: &MappedArray<wire::guard_cold>,
-    slots: u32,
+/// The holds of a session's guard, and how the guard responds. They are in tables of the gate. The
+/// guard's own process, its watchdog and `guard off` change them.
+pub struct Holds<'a> {
+    threads: &'a MappedArray<wire::thread_state>,
+    guard_threads: &'a MappedArray<wire::guard_cold>,
+    sessions: &'a MappedArray<wire::session>,
+    /// Says how many thread slots there are to search. Without it, all are searched.
+    header: Option<&'a MappedArray<wire::gate_header>>,
     session: u32,
-) -> Vec<HeldProcess> {
-    let mut until = BTreeMap::new();
-    for slot in 1..slots {
-        if !is_held(threads, slot) {
-            continue;
+}
+
+impl<'a> Holds<'a> {
+    /// The holds of a session's guard.
+    pub fn new(gate: &'a Gate, session: u32) -> Self {
+        let Gate { threads, guard_threads, sessions, header, .. } = gate;
+        Self { threads, guard_threads, sessions, header: Some(header), session }
+    }
+
+    /// As [`Holds::new`], for a process that has only these tables of the gate.
+    pub(crate) fn in_tables(
+        threads: &'a MappedArray<wire::thread_state>,
+        guard_threads: &'a MappedArray<wire::guard_cold>,
+        sessions: &'a MappedArray<wire::session>,
+        session: u32,
+    ) -> Self {
+        Self { threads, guard_threads, sessions, header: None, session }
+    }
+
+    /// The thread slots that were ever allocated.
+    fn slots(&self) -> std::ops::Range<u32> {
+        let next = self.header.map_or(u32::MAX, |header| header.read(0).next_thread);
+        1..next.min(self.threads.entries())
+    }
+
+    fn held_flag(&self, slot: u32) -> &AtomicU8 {
+        atomic_field!(self.threads, slot, guard.held)
+    }
+
+    fn is_held(&self, slot: u32) -> bool {
+        self.held_flag(slot).load(Ordering::SeqCst) != 0
+    }
+
+    /// The processes that are held now, each until the latest time of its threads.
+    pub fn held(&self) -> Vec<HeldProcess> {
+        let mut until = BTreeMap::new();
+        for slot in self.slots() {
+            if !self.is_held(slot) {
+                continue;
+            }
+            let thread = self.threads.read(slot);
+            if thread.task != 0 && u32::from(thread.guard.session) == self.session {
+                let HeldProcess { until_ns, .. } =
+                    until.entry(thread.tgid).or_insert(HeldProcess {
+                        tgid: thread.tgid,
+                        thread: thread.visible_pid,
+                        profile: thread.guard.profile_slot.into(),
+                        until_ns: 0,
+                    });
+                *until_ns = self.guard_threads.read(slot).held_until_ns.max(*until_ns);
+            }
         }
-        let thread = threads.read(slot);
-        if thread.task != 0 && u32::from(thread.guard.session) == session {
-            let HeldProcess { until_ns, .. } = until.entry(thread.tgid).or_insert(HeldProcess {
-                tgid: thread.tgid,
-                thread: thread.visible_pid,
-                profile: thread.guard.profile_slot.into(),
-                until_ns: 0,
-            });
-            *until_ns = cold.read(slot).held_until_ns.max(*until_ns);
-        }
+        until.into_values().collect()
     }
-    until.into_values().collect()
-}
 
-/// Sends the process a signal. The kernel takes the number of any of its threads. The thread that
-/// was found held may have ended since, by an `exit` that it was held for: then another thread's
-/// number serves.
-fn send(
-    threads: &MappedArray<wire::thread_state>,
-    slots: u32,
-    held: &HeldProcess,
-    signal: i32,
-) -> bool {
-    // SAFETY: a plain signal; the thread's slot says that the process lives or has just ended.
-    let is_sent = |thread: u32| unsafe { libc::kill(thread as i32, signal) == 0 };
-    let mut others = (1..slots).map(|slot| threads.read(slot));
-    is_sent(held.thread)
-        || others.any(|thread| {
-            thread.task != 0 && thread.tgid == held.tgid && is_sent(thread.visible_pid)
-        })
-}
-
-fn held_slots(
-    threads: &MappedArray<wire::thread_state>,
-    slots: u32,
-    held: &HeldProcess,
-) -> impl Iterator<Item = u32> {
-    (1..slots).filter(move |slot| is_held(threads, *slot) && threads.read(*slot).tgid == held.tgid)
-}
-
-/// Resets its threads' locality frames: what they did does not count against them any more.
-fn reset_locality(
-    threads: &MappedArray<wire::thread_state>,
-    cold: &MappedArray<wire::guard_cold>,
-    slots: u32,
-    held: &HeldProcess,
-) {
-    for slot in (1..slots).filter(|slot| threads.read(*slot).tgid == held.tgid) {
-        // A thread that still makes calls, until it stops at the next one, may write one of these
-        // again: then its reset is partial.
-        field!(cold, slot, frame).write([0; 2]);
-        field!(cold, slot, max_lfc).write(0);
-        // With the old window, the next calls would be anomalous.
-        field!(threads, slot, guard.window).write(0);
-        field!(threads, slot, guard.lfc).write(0);
+    /// Sends the process a signal, by the number of one of its threads. The thread that was found
+    /// held may have ended since, by an `exit` that it was held for. Then another thread's number
+    /// serves.
+    fn send(&self, held: &HeldProcess, signal: i32) -> bool {
+        // SAFETY: takes two numbers. The thread's slot says that the process lives or has just
+        // ended.
+        let is_sent = |thread: u32| unsafe { libc::kill(thread as i32, signal) == 0 };
+        let mut others = self.slots().map(|slot| self.threads.read(slot));
+        is_sent(held.thread)
+            || others.any(|thread| {
+                thread.task != 0 && thread.tgid == held.tgid && is_sent(thread.visible_pid)
+            })
     }
-}
 
-fn release_processes(threads: &MappedArray<wire::thread_state>, slots: u32, gone: &[HeldProcess]) {
-    for held in gone {
-        held_slots(threads, slots, held)
-            .for_each(|slot| held_flag(threads, slot).store(0, Ordering::SeqCst));
-        send(threads, slots, held, libc::SIGCONT);
+    fn held_slots(&self, held: &HeldProcess) -> impl Iterator<Item = u32> {
+        let is_its = |slot: u32| self.threads.read(slot).tgid == held.tgid;
+        self.slots().filter(move |slot| self.is_held(*slot) && is_its(*slot))
     }
-}
 
-/// A SIGSTOP in reply to another process's SIGCONT (bpf/guard/sigcont.bpf.h) may have been on its
-/// way to a process that was released. After this wait it has arrived, though it may not have taken
-/// effect: SIGCONT undoes it.
-fn undo_pending_stops(threads: &MappedArray<wire::thread_state>, slots: u32, gone: &[HeldProcess]) {
-    if gone.is_empty() {
-        return;
-    }
-    crate::cpus::wait_for_all();
-    for held in gone.iter().filter(|held| held_slots(threads, slots, held).next().is_none()) {
-        send(threads, slots, held, libc::SIGCONT);
-    }
-}
-
-/// Ends the guard of a process that was killed: another Tollgate may keep the gate running, and
-/// with it the guard. Returns how many processes were held.
-pub(crate) fn end_session_guard(
-    threads: &MappedArray<wire::thread_state>,
-    cold: &MappedArray<wire::guard_cold>,
-    sessions: &MappedArray<wire::session>,
-    session: u32,
-) -> usize {
-    respond(sessions, session, wire::GUARD_OBSERVE);
-    stop_guarding(threads, session);
-    let held = held(threads, cold, threads.entries(), session);
-    release_processes(threads, threads.entries(), &held);
-    undo_pending_stops(threads, threads.entries(), &held);
-    held.len()
-}
-
-/// Makes a guard that continues hold no process from now on. Returns how many processes were held.
-pub(crate) fn switch_off(
-    threads: &MappedArray<wire::thread_state>,
-    cold: &MappedArray<wire::guard_cold>,
-    sessions: &MappedArray<wire::session>,
-    session: u32,
-) -> usize {
-    respond(sessions, session, wire::GUARD_OBSERVE);
-    atomic_field!(sessions, session, is_disabled).store(1, Ordering::SeqCst);
-    crate::cpus::wait_for_all();
-    let held = held(threads, cold, threads.entries(), session);
-    held.iter().for_each(|held| reset_locality(threads, cold, threads.entries(), held));
-    release_processes(threads, threads.entries(), &held);
-    undo_pending_stops(threads, threads.entries(), &held);
-    held.len()
-}
-
-fn respond(sessions: &MappedArray<wire::session>, session: u32, response: u32) {
-    field!(sessions, session, guard.response).write(response);
-}
-
-/// Makes the session's guard test no more calls.
-fn stop_guarding(threads: &MappedArray<wire::thread_state>, session: u32) {
-    for slot in 1..threads.entries() {
-        let thread = threads.read(slot);
-        if thread.task != 0 && u32::from(thread.guard.session) == session {
-            atomic_field!(threads, slot, mask).fetch_and(!wire::GUARD, Ordering::SeqCst);
+    /// Resets the locality frames of a process's threads, so that earlier anomalies do not count
+    /// against them any more.
+    fn reset_locality(&self, held: &HeldProcess) {
+        for slot in self.slots().filter(|slot| self.threads.read(*slot).tgid == held.tgid) {
+            // A thread that has not stopped yet makes calls until the next one takes effect, and
+            // may write one of these again. Then its reset is partial.
+            field!(self.guard_threads, slot, frame).write([0; 2]);
+            field!(self.guard_threads, slot, max_lfc).write(0);
+            // With the old window, the next calls would be anomalous.
+            field!(self.threads, slot, guard.window).write(0);
+            field!(self.threads, slot, guard.lfc).write(0);
         }
     }
-}
 
-impl Gate {
-    /// Processes held by the session's guard, each until the latest time of its threads.
-    pub fn held(&self, session: u32) -> Vec<HeldProcess> {
-        held(&self.threads, &self.guard_threads, self.used_slots(), session)
+    fn release(&self, processes: &[HeldProcess]) {
+        for held in processes {
+            self.held_slots(held).for_each(|slot| self.held_flag(slot).store(0, Ordering::SeqCst));
+            self.send(held, libc::SIGCONT);
+        }
+    }
+
+    /// Undoes stops that may still arrive at released processes. When another process sends a held
+    /// process SIGCONT, the gate sends it SIGSTOP again (bpf/guard/sigcont.bpf.h). After the wait,
+    /// such a SIGSTOP has arrived, though it may not have taken effect, and SIGCONT removes it.
+    fn undo_pending_stops(&self, released: &[HeldProcess]) {
+        if released.is_empty() {
+            return;
+        }
+        cpus::wait_for_all();
+        for held in released.iter().filter(|held| self.held_slots(held).next().is_none()) {
+            self.send(held, libc::SIGCONT);
+        }
+    }
+
+    /// Releases processes of a guard that continues.
+    fn release_held(&self, processes: &[HeldProcess]) {
+        self.release(processes);
+        if !processes.is_empty()
+            && atomic_field!(self.sessions, self.session, sigconts).swap(0, Ordering::SeqCst) != 0
+        {
+            self.undo_pending_stops(processes);
+        }
+    }
+
+    /// Ends the guard of a process that was killed. Another Tollgate process may keep the gate
+    /// attached, and the guard would go on in it. Returns how many processes were held.
+    pub(crate) fn end_guard(&self) -> usize {
+        self.write_response(wire::GUARD_OBSERVE);
+        self.stop_guarding();
+        let held = self.held();
+        self.release(&held);
+        self.undo_pending_stops(&held);
+        held.len()
+    }
+
+    /// Ends the session's guard, and releases all processes that it holds.
+    pub(crate) fn release_all(&self) {
+        self.stop_guarding();
+        cpus::wait_for_all();
+        self.release_held(&self.held());
+        for slot in 1..self.threads.entries() {
+            let thread = self.threads.read(slot);
+            if u32::from(thread.guard.session) == self.session {
+                // The gate does not use these without GUARD.
+                field!(self.threads, slot, guard.profile_slot).write(0);
+                field!(self.threads, slot, guard.session).write(0);
+            }
+        }
+    }
+
+    /// Makes a guard that continues hold no process from now on. Returns how many processes were
+    /// held.
+    pub(crate) fn switch_off(&self) -> usize {
+        self.write_response(wire::GUARD_OBSERVE);
+        atomic_field!(self.sessions, self.session, is_disabled).store(1, Ordering::SeqCst);
+        cpus::wait_for_all();
+        let held = self.held();
+        held.iter().for_each(|held| self.reset_locality(held));
+        self.release(&held);
+        self.undo_pending_stops(&held);
+        held.len()
+    }
+
+    fn write_response(&self, response: u32) {
+        field!(self.sessions, self.session, guard.response).write(response);
+    }
+
+    /// Makes the session's guard test no more calls.
+    fn stop_guarding(&self) {
+        for slot in 1..self.threads.entries() {
+            let thread = self.threads.read(slot);
+            if thread.task != 0 && u32::from(thread.guard.session) == self.session {
+                atomic_field!(self.threads, slot, mask).fetch_and(!wire::GUARD, Ordering::SeqCst);
+            }
+        }
     }
 
     /// Processes that the session guards and does not hold, with the profile slots of their
     /// programs.
-    pub fn guarded_processes(&self, session: u32) -> BTreeMap<u32, u32> {
+    pub fn guarded_processes(&self) -> BTreeMap<u32, u32> {
         let mut guarded = BTreeMap::new();
-        for slot in 1..self.used_slots() {
+        for slot in self.slots() {
             let thread = self.threads.read(slot);
             let is_own =
-                u32::from(thread.guard.session) == session && thread.mask & wire::GUARD != 0;
+                u32::from(thread.guard.session) == self.session && thread.mask & wire::GUARD != 0;
             if thread.task != 0 && is_own {
                 guarded.insert(thread.tgid, thread.guard.profile_slot.into());
             }
         }
-        self.held(session).iter().for_each(|held| {
+        self.held().iter().for_each(|held| {
             guarded.remove(&held.tgid);
         });
         guarded
     }
 
-    /// The number of slots that were ever allocated.
-    fn used_slots(&self) -> u32 {
-        self.header.read(0).next_thread.min(self.threads.entries())
-    }
-
-    fn release_held(&self, session: u32, gone: &[HeldProcess]) {
-        let slots = self.used_slots();
-        release_processes(&self.threads, slots, gone);
-        if !gone.is_empty()
-            && atomic_field!(self.sessions, session, sigconts).swap(0, Ordering::SeqCst) != 0
-        {
-            undo_pending_stops(&self.threads, slots, gone);
+    /// Lets the held processes run when they are requested to end, so that the signal can end them.
+    /// A process that handles the signal is stopped again at its next call.
+    pub fn wake_for_termination(&self) {
+        for held in self.held() {
+            self.send(&held, libc::SIGCONT);
         }
     }
 
-    /// Continues the held processes when they are asked to end. They wake for that only: a process
-    /// that handles the signal is stopped again at its next call.
-    pub fn wake_for_termination(&self, session: u32) {
-        for held in self.held(session) {
-            send(&self.threads, self.used_slots(), &held, libc::SIGCONT);
-        }
+    /// Releases a process, and resets its threads' locality frames.
+    pub fn release_and_reset(&self, held: &HeldProcess) {
+        self.reset_locality(held);
+        self.release_held(&[*held]);
     }
 
-    /// Holds all threads of a process that the session guards until a time (`u64::MAX`: until it is
-    /// released). Returns `false` if the session guards none.
-    pub fn hold(&self, session: u32, tgid: u32, until_ns: u64) -> bool {
-        let is_own = |thread: &wire::thread_state| {
-            let is_guarded = thread.mask & wire::GUARD != 0
-                && u32::from(thread.guard.profile_slot) != wire::GUARD_PROFILE_UNSELECTED;
-            thread.task != 0 && thread.tgid == tgid && is_guarded
-        };
-        let mut number = None;
-        atomic_field!(self.header, 0, ever_held).store(1, Ordering::SeqCst);
-        atomic_field!(self.sessions, session, held).fetch_add(1, Ordering::SeqCst);
-        for slot in 1..self.used_slots() {
-            let thread = self.threads.read(slot);
-            if is_own(&thread) && u32::from(thread.guard.session) == session {
-                // The gate reads these where the flag is set, or a signal is sent.
-                field!(self.guard_threads, slot, held_until_ns).write(until_ns);
-                field!(self.guard_threads, slot, ever_held).write(1);
-                held_flag(&self.threads, slot).store(1, Ordering::SeqCst);
-                number = Some(thread.visible_pid);
-            }
-        }
-        number.is_some_and(|thread| {
-            let held = HeldProcess { tgid, thread, profile: 0, until_ns };
-            send(&self.threads, self.used_slots(), &held, libc::SIGSTOP)
-        })
+    /// Sets the guard's response, one of [`wire::guard_response`]. When this returns, no thread
+    /// uses the previous response any more.
+    pub fn set_response(&self, response: u32) {
+        self.write_response(response);
+        cpus::wait_for_all();
     }
 
-    /// Resets what its threads did, and lets the process run again.
-    pub fn release_and_reset(&self, session: u32, held: &HeldProcess) {
-        reset_locality(&self.threads, &self.guard_threads, self.used_slots(), held);
-        self.release_held(session, &[*held]);
+    /// Whether another process has switched the guard off since the last call.
+    pub fn was_switched_off(&self) -> bool {
+        atomic_field!(self.sessions, self.session, is_disabled).swap(0, Ordering::SeqCst) != 0
     }
 
-    /// Sets the response of the session's guard, one of [`wire::guard_response`]. When this
-    /// returns, no thread goes by the previous one.
-    pub fn set_response(&self, session: u32, response: u32) {
-        respond(&self.sessions, session, response);
-        crate::cpus::wait_for_all();
+    /// Exempts the processes of a POSIX session (as the initial PID namespace numbers it) from now
+    /// on, in place of those of the previous one.
+    pub fn set_exempt_session(&self, sid: u32) {
+        field!(self.sessions, self.session, guard.exempt_sid).write(sid);
     }
 
-    /// Whether another process has switched the session's guard off since the last call.
-    pub fn was_switched_off(&self, session: u32) -> bool {
-        atomic_field!(self.sessions, session, is_disabled).swap(0, Ordering::SeqCst) != 0
-    }
-
-    /// From now on, processes of this POSIX session are only observed.
-    pub fn set_exempt_session(&self, session: u32, spared_sid: u32) {
-        field!(self.sessions, session, guard.exempt_sid).write(spared_sid);
-    }
-
-    /// Releases the processes whose time has come. Returns the next time, if any is still held.
-    pub fn release_expired(&self, session: u32) -> Option<u64> {
+    /// Releases the processes whose time has come. Returns the next such time (nanoseconds of
+    /// CLOCK_MONOTONIC), if any process is still held.
+    pub fn release_expired(&self) -> Option<u64> {
         let now = now_ns();
+        let (sessions, session) = (self.sessions, self.session);
         // A hold that begins meanwhile may count twice until the next poll.
-        let since = atomic_field!(self.sessions, session, holds_begun).load(Ordering::SeqCst);
-        atomic_field!(self.sessions, session, held).fetch_add(since, Ordering::SeqCst);
-        atomic_field!(self.sessions, session, holds_begun).fetch_sub(since, Ordering::SeqCst);
-        let held = self.held(session);
-        atomic_field!(self.sessions, session, held).store(held.len() as u32, Ordering::SeqCst);
+        let since = atomic_field!(sessions, session, holds_begun).load(Ordering::SeqCst);
+        atomic_field!(sessions, session, held).fetch_add(since, Ordering::SeqCst);
+        atomic_field!(sessions, session, holds_begun).fetch_sub(since, Ordering::SeqCst);
+        let held = self.held();
+        atomic_field!(sessions, session, held).store(held.len() as u32, Ordering::SeqCst);
         let (due, later): (Vec<_>, Vec<_>) =
             held.into_iter().partition(|held| held.until_ns <= now);
-        self.release_held(session, &due);
+        self.release_held(&due);
         later.iter().map(|held| held.until_ns).min()
     }
 }
 
-/// Ends the session's guard, and lets the processes run that it holds.
-fn release_all(gate: &Gate, session: u32) {
-    stop_guarding(&gate.threads, session);
-    crate::cpus::wait_for_all();
-    gate.release_held(session, &gate.held(session));
-    for slot in 1..gate.threads.entries() {
+/// Makes the session's guard hold all threads of a process (`tgid` in the initial PID namespace)
+/// until a time, in nanoseconds of CLOCK_MONOTONIC; `u64::MAX`: until it is released. Returns
+/// `false` if the session guards none of its threads.
+pub fn hold(gate: &Gate, session: u32, tgid: u32, until_ns: u64) -> bool {
+    let holds = Holds::new(gate, session);
+    let is_own = |thread: &wire::thread_state| {
+        let is_guarded = thread.mask & wire::GUARD != 0
+            && u32::from(thread.guard.profile_slot) != wire::GUARD_PROFILE_UNSELECTED;
+        thread.task != 0 && thread.tgid == tgid && is_guarded
+    };
+    let mut number = None;
+    atomic_field!(gate.header, 0, ever_held).store(1, Ordering::SeqCst);
+    atomic_field!(gate.sessions, session, held).fetch_add(1, Ordering::SeqCst);
+    for slot in holds.slots() {
         let thread = gate.threads.read(slot);
-        if u32::from(thread.guard.session) == session {
-            // The gate does not use these without GUARD.
-            field!(gate.threads, slot, guard.profile_slot).write(0);
-            field!(gate.threads, slot, guard.session).write(0);
+        if is_own(&thread) && u32::from(thread.guard.session) == session {
+            // The gate reads these where the flag is set, or a signal is sent.
+            field!(gate.guard_threads, slot, held_until_ns).write(until_ns);
+            field!(gate.guard_threads, slot, ever_held).write(1);
+            holds.held_flag(slot).store(1, Ordering::SeqCst);
+            number = Some(thread.visible_pid);
         }
     }
-    gate.drop_profiles(session);
-}
-
-/// The guard's part of the life of sessions.
-pub struct HoldsKernelSide;
-
-impl KernelSide for HoldsKernelSide {
-    fn release(&self, gate: &Gate, session: u32) {
-        // This waits for all processors, which a session without a guard need not do.
-        if gate.sessions.read(session).mask & wire::GUARD != 0 {
-            release_all(gate, session);
-        }
-    }
+    number.is_some_and(|thread| {
+        holds.send(&HeldProcess { tgid, thread, profile: 0, until_ns }, libc::SIGSTOP)
+    })
 }

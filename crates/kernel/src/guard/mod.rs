@@ -3,5 +3,8 @@
 pub mod hold_table;
 pub mod hold_watchdog;
 pub mod holds;
+mod kernel_side;
 pub mod profile;
 pub mod profile_table;
+
+pub use kernel_side::GuardKernelSide;

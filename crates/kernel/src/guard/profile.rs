@@ -1,8 +1,9 @@
-//! A program's profile in the kernel, read and changed while the gate uses it (`struct
-//! guard_profile`).
+//! A program's profile in the kernel (`struct guard_profile`), which is read and changed while the
+//! gate uses it.
 
 use std::collections::BTreeMap;
 use std::ops::BitOrAssign;
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use identity::hash::GOLDEN_64;
@@ -13,58 +14,73 @@ use crate::error::{ErrorContext, Result};
 use crate::mapped_array::{Field, MappedArray, atomic_field, field};
 use crate::wire;
 
-/// pH's profile of one program.
+/// pH's profile of one program, mapped into memory.
 pub struct KernelProfile {
+    /// One entry.
     mapping: MappedArray<wire::guard_profile>,
-    more: Vec<MappedArray<wire::guard_overflow>>,
+    /// More room for windows, each with one entry.
+    overflow: Vec<MappedArray<wire::guard_overflow>>,
 }
 
-/// A profile's contents, by its own symbols: 1 is the first of `calls`, 127 any call after the
-/// first 126.
+/// What a profile has learned. A call is identified by the profile's own symbol for it: 1 is the
+/// first of `calls`, and 127 is any call after the first 126.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Contents {
     /// One of [`wire::guard_state`].
     pub state: u32,
-    /// Call indices in the order of their first use; none: two processors assigned a symbol at
-    /// once.
+    /// Call indices by symbol, in the order of their first use. A symbol has no call if two
+    /// processors assigned symbols to the same call at once.
     pub calls: Vec<Option<u32>>,
+    /// Each pair of calls once.
     pub pairs: Vec<ProfilePair>,
+    /// Each window once.
     pub windows: Vec<ProfileWindow>,
+    /// Calls since training began.
     pub trained: u64,
+    /// The value of `trained` at the latest change of the training data.
     pub changed_at: u64,
+    /// Anomalous calls since the program became normal.
     pub anomalies: u64,
     /// All calls since the profile was made.
     pub made: u64,
 }
 
-/// A call that was seen before another one: a bit for each distance between them.
+/// A lookahead pair: a call that was made before another one. In the bits, position `n` stands for
+/// a distance of `n + 1` calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProfilePair {
+    /// The symbol of the later call.
     pub current: u8,
+    /// The symbol of the earlier call.
     pub earlier: u8,
+    /// Bits of the distances that are in the training data.
     pub learned: u8,
+    /// Bits of the distances that are normal.
     pub normal: u8,
 }
 
+/// A window of successive calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProfileWindow {
-    /// The oldest first.
+    /// Symbols, the oldest call first.
     pub calls: Vec<u8>,
+    /// It is in the training data.
     pub learned: bool,
+    /// It is normal.
     pub normal: bool,
 }
 
-/// A window's symbols, the oldest first.
+/// The symbols of a thread's window or of a window's key, the oldest call first.
 pub fn window_symbols(window: u64) -> Vec<u8> {
-    let places = (0..wire::GUARD_LOOKAHEAD_MAX).rev();
-    let symbol = |place| {
-        (window >> (wire::GUARD_SYMBOL_BITS * place)) as u8 & wire::GUARD_SYMBOL_OTHER as u8
+    let positions = (0..wire::GUARD_LOOKAHEAD_MAX).rev();
+    let symbol = |position| {
+        (window >> (wire::GUARD_SYMBOL_BITS * position)) as u8 & wire::GUARD_SYMBOL_OTHER as u8
     };
-    places.map(symbol).skip_while(|symbol| *symbol == 0).collect()
+    positions.map(symbol).skip_while(|symbol| *symbol == 0).collect()
 }
 
-/// Merges entries with content by their keys: a key that two processors have learned at once may be
-/// there twice.
+/// Merges entries of the same key, and drops empty ones. A key that two processors have learned at
+/// once may have two entries.
 fn merged_by_key<K: Ord, B: BitOrAssign + Default + PartialEq>(
     entries: impl Iterator<Item = (K, B)>,
 ) -> impl Iterator<Item = (K, B)> {
@@ -78,8 +94,8 @@ fn merged_by_key<K: Ord, B: BitOrAssign + Default + PartialEq>(
 /// As in bpf/guard/tables.bpf.h.
 const GOLDEN_32: u32 = 0x9e37_79b1;
 
-/// A map with one entry, which user space can map.
-pub fn new_map<T: FromBytes>(name: &str) -> Result<MapHandle> {
+/// Makes a BPF array with one entry, which user space can map into memory.
+pub(crate) fn new_map<T: FromBytes>(name: &str) -> Result<MapHandle> {
     let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
         sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
         map_flags: libbpf_rs::libbpf_sys::BPF_F_MMAPABLE,
@@ -97,11 +113,13 @@ pub fn new_map<T: FromBytes>(name: &str) -> Result<MapHandle> {
 }
 
 impl KernelProfile {
+    /// A profile with its additional room for windows, in the order of
+    /// `guard_profile.overflow`. Each array has one entry.
     pub fn new(
         mapping: MappedArray<wire::guard_profile>,
-        more: Vec<MappedArray<wire::guard_overflow>>,
+        overflow: Vec<MappedArray<wire::guard_overflow>>,
     ) -> Self {
-        Self { mapping, more }
+        Self { mapping, overflow }
     }
 
     /// One of [`wire::guard_state`].
@@ -109,44 +127,43 @@ impl KernelProfile {
         atomic_field!(self.mapping, 0, state).load(Ordering::SeqCst)
     }
 
-    /// How often it froze.
+    /// How often training has frozen the profile.
     pub fn freeze_count(&self) -> u32 {
         atomic_field!(self.mapping, 0, freezes_count).load(Ordering::SeqCst)
     }
 
-    /// How often training data was wiped, or normal data set.
+    /// How often training data was wiped or normal data changed.
     pub fn wipe_count(&self) -> u32 {
         atomic_field!(self.mapping, 0, wipes).load(Ordering::SeqCst)
     }
 
-    /// Windows that were not learned for lack of room.
+    /// How often a window was not learned for lack of room.
     pub fn unlearned(&self) -> u64 {
         field!(self.mapping, 0, unlearned).read()
     }
 
-    /// Adds room for windows, in a free slot of `guard_overflow_windows`; false: it has all that it
-    /// may have.
+    /// Adds room for windows, in a free slot of the map `guard_overflow_windows`. Returns `false`
+    /// if the profile has all the room that it may have.
     pub fn add_overflow(
         &mut self,
-        more_windows: &impl libbpf_rs::MapCore,
-        place: u32,
+        overflow_windows: &impl libbpf_rs::MapCore,
+        slot: u32,
     ) -> Result<bool> {
-        let Some(free) = self.mapping.read(0).overflow.iter().position(|place| *place == 0) else {
+        let Some(free) = self.mapping.read(0).overflow.iter().position(|slot| *slot == 0) else {
             return Ok(false);
         };
         let map = new_map::<wire::guard_overflow>("tollgate_more")?;
-        let descriptor = std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(&map));
-        more_windows
-            .update(&place.to_ne_bytes(), &descriptor.to_ne_bytes(), MapFlags::ANY)
+        overflow_windows
+            .update(&slot.to_ne_bytes(), &map.as_fd().as_raw_fd().to_ne_bytes(), MapFlags::ANY)
             .doing("making a profile larger")?;
-        self.more.push(MappedArray::new(&map, 1)?);
-        // Only its one owner writes these.
-        field!(self.mapping, 0, overflow[free]).write(place);
+        self.overflow.push(MappedArray::new(&map, 1)?);
+        // Only the process that guards the program writes these.
+        field!(self.mapping, 0, overflow[free]).write(slot);
         field!(self.mapping, 0, unlearned).write(0);
         Ok(true)
     }
 
-    /// A copy; what the gate writes meanwhile may be of different moments.
+    /// A copy of the profile. It may be inconsistent, because the gate writes meanwhile.
     pub fn read(&self) -> Box<wire::guard_profile> {
         Box::new(self.mapping.read(0))
     }
@@ -157,34 +174,36 @@ impl KernelProfile {
 
     fn windows(&self) -> impl Iterator<Item = &AtomicU64> {
         let own = field!(self.mapping, 0, windows).elements();
-        let more = self.more.iter().flat_map(|more| field!(more, 0, windows).elements());
-        own.chain(more).map(Field::atomic)
+        let overflow =
+            self.overflow.iter().flat_map(|overflow| field!(overflow, 0, windows).elements());
+        own.chain(overflow).map(Field::atomic)
     }
 
-    /// Whether something was not learned, and the profile may have more room.
+    /// Whether a window was not learned for lack of room, and the profile may get more.
     pub fn needs_overflow(&self) -> bool {
-        self.unlearned() > 0 && self.more.len() < wire::GUARD_OVERFLOW_MAX as usize
+        self.unlearned() > 0 && self.overflow.len() < wire::GUARD_OVERFLOW_MAX as usize
     }
 
-    /// How many windows the profile has room for: with more than three quarters of the entries in
-    /// use, a search becomes long.
+    /// How many windows the profile has room for. This is three quarters of the entries, because
+    /// searches become long when more are in use.
     pub fn window_capacity(&self) -> usize {
-        (wire::GUARD_WINDOWS as usize + self.more.len() * wire::GUARD_OVERFLOW as usize) / 4 * 3
+        (wire::GUARD_WINDOWS as usize + self.overflow.len() * wire::GUARD_OVERFLOW as usize) / 4 * 3
     }
 
-    /// The profile's kernel memory: maps consist of whole pages.
+    /// The size of the profile in kernel memory, where maps consist of whole pages.
     pub fn bytes(&self) -> usize {
         const PAGE: usize = 4096;
         size_of::<wire::guard_profile>().next_multiple_of(PAGE)
-            + self.more.len() * size_of::<wire::guard_overflow>().next_multiple_of(PAGE)
+            + self.overflow.len() * size_of::<wire::guard_overflow>().next_multiple_of(PAGE)
     }
 
-    /// Resets the profile to what it was when it was made.
+    /// Resets the profile for another program.
     pub(crate) fn reset(&self) {
         self.mapping.write(0, wire::guard_profile::default());
     }
 
-    /// Empties the profile, but keeps its room.
+    /// Discards all that the profile has learned. Its room and its counts of calls, freezes and
+    /// wipes remain, and so does its exemption.
     pub fn empty(&self) {
         let wire::guard_profile { overflow, is_exempt, calls, freezes_count, wipes, .. } =
             self.mapping.read(0);
@@ -199,8 +218,8 @@ impl KernelProfile {
                 ..Default::default()
             },
         );
-        for more in &self.more {
-            more.write(0, wire::guard_overflow::default());
+        for overflow in &self.overflow {
+            overflow.write(0, wire::guard_overflow::default());
         }
     }
 
@@ -209,10 +228,10 @@ impl KernelProfile {
         let profile = self.read();
         let mut calls = vec![None; wire::GUARD_SYMBOL_OTHER as usize - 1];
         for (call, symbol) in (0..).zip(profile.symbol_of) {
-            if let Some(place) =
-                usize::from(symbol).checked_sub(1).and_then(|place| calls.get_mut(place))
+            if let Some(entry) =
+                usize::from(symbol).checked_sub(1).and_then(|index| calls.get_mut(index))
             {
-                *place = Some(call);
+                *entry = Some(call);
             }
         }
         calls.truncate(profile.symbols as usize);
@@ -245,27 +264,27 @@ impl KernelProfile {
         }
     }
 
-    /// Adds stored data to the profile, while its program runs. Returns for how many pairs and
-    /// windows there was no room.
+    /// Adds stored data to the profile, and sets its state and counts. Its program may run
+    /// meanwhile. Returns the number of pairs and windows for which there was no room.
     pub fn add(&self, contents: &Contents) -> usize {
         let symbols: Vec<_> =
             contents.calls.iter().map(|call| call.map_or(0, |call| self.symbol(call))).collect();
-        let own = |symbol: u8| match u32::from(symbol) {
+        let own_symbol = |symbol: u8| match u32::from(symbol) {
             wire::GUARD_SYMBOL_OTHER => wire::GUARD_SYMBOL_OTHER,
             symbol => symbols.get(symbol as usize - 1).copied().unwrap_or(0),
         };
         let mut unfit = 0;
         for pair in &contents.pairs {
-            let key = own(pair.current) << wire::GUARD_SYMBOL_BITS | own(pair.earlier);
+            let key =
+                own_symbol(pair.current) << wire::GUARD_SYMBOL_BITS | own_symbol(pair.earlier);
             let bits =
                 u32::from(pair.learned) | u32::from(pair.normal) << wire::GUARD_PAIR_NORMAL_SHIFT;
             unfit += usize::from(!self.add_pair(key, bits));
         }
         for window in &contents.windows {
-            let key = window
-                .calls
-                .iter()
-                .fold(0, |key, symbol| key << wire::GUARD_SYMBOL_BITS | u64::from(own(*symbol)));
+            let key = window.calls.iter().fold(0, |key, symbol| {
+                key << wire::GUARD_SYMBOL_BITS | u64::from(own_symbol(*symbol))
+            });
             let bit = |is_set: bool, bit: u32| if is_set { u64::from(bit) } else { 0 };
             let bits = bit(window.learned, wire::GUARD_WINDOW_LEARNED)
                 | bit(window.normal, wire::GUARD_WINDOW_NORMAL);
@@ -277,63 +296,66 @@ impl KernelProfile {
         unfit
     }
 
-    /// As `take_symbol` on the kernel side.
+    /// The profile's symbol for a call, which is assigned if the call has none. The kernel side
+    /// does the same in `take_symbol`.
     fn symbol(&self, call: u32) -> u32 {
         let shift = call % 4 * 8;
         // Both sides change four symbols as one word.
         let word = field!(self.mapping, 0, symbol_of).at::<u32>(call as usize / 4 * 4).atomic();
-        let given = |word: u32| word >> shift & 0xff;
-        if given(word.load(Ordering::SeqCst)) != 0 {
-            return given(word.load(Ordering::SeqCst));
+        let assigned = |word: u32| word >> shift & 0xff;
+        if assigned(word.load(Ordering::SeqCst)) != 0 {
+            return assigned(word.load(Ordering::SeqCst));
         }
         let new = (atomic_field!(self.mapping, 0, symbols).fetch_add(1, Ordering::SeqCst) + 1)
             .min(wire::GUARD_SYMBOL_OTHER);
-        let put = |old: u32| (given(old) == 0).then_some(old | new << shift);
-        match word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, put) {
+        let assign = |old: u32| (assigned(old) == 0).then_some(old | new << shift);
+        match word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, assign) {
             Ok(_) => new,
-            Err(old) => given(old),
+            Err(old) => assigned(old),
         }
     }
 
+    /// Adds bits to a pair. Returns `false` if there was no room for it.
     fn add_pair(&self, key: u32, bits: u32) -> bool {
         let pairs: Vec<_> = self.pairs().collect();
         let first = (key.wrapping_mul(GOLDEN_32) >> (32 - wire::GUARD_PAIRS_LOG2)) as usize;
-        let places = || (0..wire::GUARD_PROBES as usize).map(|n| pairs[(first + n) % pairs.len()]);
+        let probes = || (0..wire::GUARD_PROBES as usize).map(|n| pairs[(first + n) % pairs.len()]);
         let is_own = |entry: u32| entry >> wire::GUARD_PAIR_KEY_SHIFT == key;
         let add = |entry: u32| is_own(entry).then_some(entry | bits);
         let claim =
             |entry: u32| (entry & 0xffff == 0).then_some(key << wire::GUARD_PAIR_KEY_SHIFT | bits);
-        places().any(|place| place.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add).is_ok())
-            || places()
-                .any(|place| place.fetch_update(Ordering::SeqCst, Ordering::SeqCst, claim).is_ok())
+        probes().any(|entry| entry.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add).is_ok())
+            || probes()
+                .any(|entry| entry.fetch_update(Ordering::SeqCst, Ordering::SeqCst, claim).is_ok())
     }
 
+    /// Adds bits to a window. Returns `false` if there was no room for it.
     fn add_window(&self, key: u64, bits: u64) -> bool {
         let product = key.wrapping_mul(GOLDEN_64);
         let windows: Vec<_> = self.windows().collect();
-        let (own, more) = windows.split_at(wire::GUARD_WINDOWS as usize);
-        let tables = std::iter::once(own).chain(more.chunks(wire::GUARD_OVERFLOW as usize));
+        let (own, overflow) = windows.split_at(wire::GUARD_WINDOWS as usize);
+        let tables = std::iter::once(own).chain(overflow.chunks(wire::GUARD_OVERFLOW as usize));
         let mut shift = u64::BITS;
-        let mut places = Vec::new();
+        let mut probes = Vec::new();
         for table in tables {
             shift -= table.len().ilog2();
             let first = (product >> shift) as usize;
-            places
+            probes
                 .extend((0..wire::GUARD_PROBES as usize).map(|n| table[(first + n) % table.len()]));
         }
         let is_own = |entry: u64| entry >> wire::GUARD_WINDOW_KEY_SHIFT == key;
         let add = |entry: u64| is_own(entry).then_some(entry | bits);
         let claim =
             |entry: u64| (entry & 3 == 0).then_some(key << wire::GUARD_WINDOW_KEY_SHIFT | bits);
-        places
+        probes
             .iter()
-            .any(|place| place.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add).is_ok())
-            || places
+            .any(|entry| entry.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add).is_ok())
+            || probes
                 .iter()
-                .any(|place| place.fetch_update(Ordering::SeqCst, Ordering::SeqCst, claim).is_ok())
+                .any(|entry| entry.fetch_update(Ordering::SeqCst, Ordering::SeqCst, claim).is_ok())
     }
 
-    /// Windows in the cache may not be normal now.
+    /// Clears the cache of known windows, because they may not be normal any more.
     fn clear_known_cache(&self) {
         atomic_field!(self.mapping, 0, wipes).fetch_add(1, Ordering::SeqCst);
         field!(self.mapping, 0, known_cache).write([0; wire::GUARD_CACHE as usize]);
@@ -346,16 +368,17 @@ impl KernelProfile {
         field!(self.mapping, 0, anomalies).write(contents.anomalies);
     }
 
-    /// From now on its processes are only observed.
+    /// Exempts the program from now on: its processes are observed, but not held.
     pub fn set_exempt(&self) {
         atomic_field!(self.mapping, 0, is_exempt).store(1, Ordering::SeqCst);
     }
 
+    /// Whether [`KernelProfile::set_exempt`] was called since the profile was assigned.
     pub fn is_exempt(&self) -> bool {
         atomic_field!(self.mapping, 0, is_exempt).load(Ordering::SeqCst) != 0
     }
 
-    /// From now on, what was learned is normal.
+    /// Makes the training data the normal data, and the program's calls tested.
     pub fn normalize(&self) {
         let (learned, shift) = (wire::GUARD_PAIR_LEARNED, wire::GUARD_PAIR_NORMAL_SHIFT);
         for pair in self.pairs() {
@@ -375,8 +398,8 @@ impl KernelProfile {
         atomic_field!(self.mapping, 0, state).store(wire::GUARD_NORMAL, Ordering::SeqCst);
     }
 
-    /// The program's present calls are to become normal: it trains until it freezes again (pH's
-    /// `stop_normal`).
+    /// Lets the program train again until its profile freezes, so that its present calls become
+    /// normal (pH's `stop_normal`).
     pub fn tolerize(&self) {
         atomic_field!(self.mapping, 0, state).store(wire::GUARD_TRAINING, Ordering::SeqCst);
     }

@@ -19,23 +19,37 @@ use crate::wire;
 /// programs within the tenth of a second after which more are made.
 const READY_PROFILES: i32 = 64;
 
-impl Gate {
-    fn has_map(&self, maps: &str, place: u32) -> bool {
-        matches!(self.maps.get(maps).lookup(&place.to_ne_bytes(), MapFlags::ANY), Ok(Some(_)))
+/// The profiles of a gate's programs, in profile slots. Slot 0 belongs to no program.
+pub struct ProfileTable<'a> {
+    gate: &'a Gate,
+}
+
+impl<'a> ProfileTable<'a> {
+    /// The profiles of this gate, which all sessions share.
+    pub fn new(gate: &'a Gate) -> Self {
+        Self { gate }
     }
 
-    fn free_profile_slot(&self, maps: &str, from: u32) -> Option<u32> {
-        (from..wire::GUARD_PROFILES).find(|place| !self.has_map(maps, *place))
+    fn map(&self, name: &str) -> &'a MapHandle {
+        self.gate.maps.get(name)
     }
 
-    /// Puts new profiles into these slots. All at once, because the kernel waits for all running
-    /// BPF programs each time.
-    fn create_profiles(&self, places: &[u32]) -> Result<()> {
+    /// The lowest free slot, from this one on, of a map that contains maps.
+    fn free_slot(&self, map: &str, from: u32) -> Option<u32> {
+        let map = self.map(map);
+        let is_free =
+            |slot: &u32| !matches!(map.lookup(&slot.to_ne_bytes(), MapFlags::ANY), Ok(Some(_)));
+        (from..wire::GUARD_PROFILES).find(is_free)
+    }
+
+    /// Puts new profiles into these slots. The kernel waits for all running BPF programs at each
+    /// update, so this is one update.
+    fn create_profiles(&self, slots: &[u32]) -> Result<()> {
         let new = |_: &u32| new_map::<wire::guard_profile>("tollgate_profile");
-        let maps: Vec<_> = places.iter().map(new).collect::<Result<_>>()?;
-        let keys: Vec<_> = places.iter().map(|place| place.to_ne_bytes()).collect();
+        let maps: Vec<_> = slots.iter().map(new).collect::<Result<_>>()?;
+        let keys: Vec<_> = slots.iter().map(|slot| slot.to_ne_bytes()).collect();
         let values: Vec<_> = maps.iter().map(|map| map.as_fd().as_raw_fd().to_ne_bytes()).collect();
-        let (profiles, count) = (self.maps.get("guard_profiles"), places.len() as u32);
+        let (profiles, count) = (self.map("guard_profiles"), slots.len() as u32);
         let any = MapFlags::ANY;
         if profiles.update_batch(&keys.concat(), &values.concat(), count, any, any).is_ok() {
             return Ok(());
@@ -45,32 +59,31 @@ impl Gate {
             .doing("making profiles of programs")
     }
 
-    /// Makes `count` new profiles in free slots; fewer, if all slots are taken.
+    /// Makes `count` new profiles in free slots, or fewer if all slots are in use.
     fn alloc_profile_slots(&self, count: usize) -> Result<Vec<u32>> {
-        let mut places = Vec::new();
-        while places.len() < count
-            && let Some(place) =
-                self.free_profile_slot("guard_profiles", places.last().map_or(1, |last| last + 1))
+        let mut slots = Vec::new();
+        while slots.len() < count
+            && let Some(slot) =
+                self.free_slot("guard_profiles", slots.last().map_or(1, |last| last + 1))
         {
-            places.push(place);
+            slots.push(slot);
         }
-        if !places.is_empty() {
-            self.create_profiles(&places)?;
+        if !slots.is_empty() {
+            self.create_profiles(&slots)?;
         }
-        Ok(places)
+        Ok(slots)
     }
 
-    fn enqueue_profile(&self, place: u32) -> Result<()> {
-        self.maps
-            .get("guard_ready_profiles")
-            .update(&[], &place.to_ne_bytes(), MapFlags::ANY)
+    fn enqueue_profile(&self, slot: u32) -> Result<()> {
+        self.map("guard_ready_profiles")
+            .update(&[], &slot.to_ne_bytes(), MapFlags::ANY)
             .doing("storing an empty profile for new programs")?;
         self.ready_count().fetch_add(1, Ordering::SeqCst);
         Ok(())
     }
 
     fn ready_count(&self) -> &AtomicI32 {
-        atomic_field!(self.header, 0, ready_profiles)
+        atomic_field!(self.gate.header, 0, ready_profiles)
     }
 
     /// Whether so few empty profiles wait for new programs that more are to be made.
@@ -78,155 +91,159 @@ impl Gate {
         self.ready_count().load(Ordering::SeqCst) < READY_PROFILES / 2
     }
 
-    /// Makes empty profiles for programs that start from now on; fewer than usual if all slots are
-    /// taken.
+    /// Makes empty profiles for programs that start from now on, or fewer than it should if all
+    /// slots are in use.
     pub fn make_profiles(&self, _lock: &Lock) -> Result<()> {
         let missing = READY_PROFILES - self.ready_count().load(Ordering::SeqCst);
-        let places = self.alloc_profile_slots(missing.max(0) as usize)?;
-        places.into_iter().try_for_each(|place| self.enqueue_profile(place))
+        let slots = self.alloc_profile_slots(missing.max(0) as usize)?;
+        slots.into_iter().try_for_each(|slot| self.enqueue_profile(slot))
     }
 
-    /// Assigns a profile to each program that has none yet; to fewer, if all slots are taken.
+    /// Assigns a new profile to each of these programs, which have none yet. Returns their slots.
+    /// There are fewer than programs if all slots are in use.
     pub fn assign_profiles(
         &self,
         _lock: &Lock,
         programs: &[wire::guard_program],
     ) -> Result<Vec<u32>> {
-        let places = self.alloc_profile_slots(programs.len())?;
-        for (program, place) in programs.iter().zip(&places) {
-            self.insert_program_key(program, *place)?;
+        let slots = self.alloc_profile_slots(programs.len())?;
+        for (program, slot) in programs.iter().zip(&slots) {
+            self.insert_program_key(program, *slot)?;
         }
-        Ok(places)
+        Ok(slots)
     }
 
-    fn insert_program_key(&self, program: &wire::guard_program, place: u32) -> Result<()> {
-        self.maps
-            .get("guard_programs")
-            .update(program.as_bytes(), &place.to_ne_bytes(), MapFlags::ANY)
+    fn insert_program_key(&self, program: &wire::guard_program, slot: u32) -> Result<()> {
+        self.map("guard_programs")
+            .update(program.as_bytes(), &slot.to_ne_bytes(), MapFlags::ANY)
             .doing("assigning a profile to a program")
     }
 
-    /// If most entries for programs are in use, removes all but one of each profile. A program that
-    /// is the same as another one, or is not selected, gets its entry again.
+    /// If most entries for programs are in use, removes all but one of each profile. Another
+    /// program with the same profile, or one that is not selected, gets its entry again when it
+    /// starts.
     pub fn prune_program_keys(&self) -> Result<()> {
-        let programs = self.maps.get("guard_programs");
+        let programs = self.map("guard_programs");
         if programs.keys().count() < programs.max_entries() as usize / 4 * 3 {
             return Ok(());
         }
         let _lock = Lock::take()?;
         let keys: Vec<_> = programs.keys().collect();
-        let mut named = BTreeSet::from([wire::GUARD_PROFILE_UNSELECTED.to_ne_bytes().to_vec()]);
+        let mut seen = BTreeSet::from([wire::GUARD_PROFILE_UNSELECTED.to_ne_bytes().to_vec()]);
         for key in keys {
-            let place = programs.lookup(&key, MapFlags::ANY).doing("finding a program")?;
-            if place.is_some_and(|place| !named.insert(place)) {
+            let slot = programs.lookup(&key, MapFlags::ANY).doing("finding a program")?;
+            if slot.is_some_and(|slot| !seen.insert(slot)) {
                 programs.delete(&key).doing("removing a program's entry")?;
             }
         }
         Ok(())
     }
 
-    /// Gives this profile to the program in each scope without an entry of its own.
+    /// Assigns a profile to a program in all scopes in which the program has no entry of its own.
     pub fn insert_any_scope_key(
         &self,
         _lock: &Lock,
         program: &wire::guard_program,
-        place: u32,
+        slot: u32,
     ) -> Result<()> {
         let any = wire::guard_program { scope: wire::SCOPE_ANY.into(), ..*program };
-        self.insert_program_key(&any, place)
+        self.insert_program_key(&any, slot)
     }
 
-    /// The profiles that threads use now.
+    /// The slots of the profiles that threads use now.
     pub fn profiles_in_use(&self) -> BTreeSet<u32> {
-        let threads = (1..self.threads.entries()).map(|slot| self.threads.read(slot));
+        let threads = &self.gate.threads;
+        let threads = (1..threads.entries()).map(|slot| threads.read(slot));
         threads
             .filter(|thread| thread.task != 0)
             .map(|thread| thread.guard.profile_slot.into())
             .collect()
     }
 
-    /// Retires a profile that no thread uses; false: a thread began to use it meanwhile.
-    pub fn retire_profile(&self, _lock: &Lock, place: u32) -> Result<bool> {
-        let programs = self.maps.get("guard_programs");
-        let names: Vec<_> = programs
+    /// Frees a profile that no thread uses. Returns `false`, and leaves the profile as it is, if a
+    /// thread has begun to use it.
+    pub fn retire_profile(&self, _lock: &Lock, slot: u32) -> Result<bool> {
+        let programs = self.map("guard_programs");
+        let keys: Vec<_> = programs
             .keys()
             .filter(|key| {
-                let named = programs.lookup(key, MapFlags::ANY);
-                named.is_ok_and(|value| value.is_some_and(|value| value == place.to_ne_bytes()))
+                let found = programs.lookup(key, MapFlags::ANY);
+                found.is_ok_and(|value| value.is_some_and(|value| value == slot.to_ne_bytes()))
             })
             .collect();
-        for name in &names {
-            programs.delete(name).doing("forgetting a program")?;
+        for key in &keys {
+            programs.delete(key).doing("removing a program's entry")?;
         }
-        // A thread that found it before has recorded it by now.
+        // After this, every thread that has found the profile by an entry has recorded it.
         cpus::wait_for_all();
-        if self.profiles_in_use().contains(&place) {
-            for name in &names {
+        if self.profiles_in_use().contains(&slot) {
+            for key in &keys {
                 programs
-                    .update(name, &place.to_ne_bytes(), MapFlags::ANY)
-                    .doing("naming a program")?;
+                    .update(key, &slot.to_ne_bytes(), MapFlags::ANY)
+                    .doing("restoring a program's entry")?;
             }
             return Ok(false);
         }
-        self.recycle(place)?;
+        self.recycle(slot)?;
         Ok(true)
     }
 
-    /// The profile has other contents: threads that use it begin new windows, because its symbols
-    /// have changed.
-    pub fn restart_windows(&self, profile: u32) {
-        self.switch_threads_profile(profile, profile);
+    /// Makes the threads that use a profile begin new windows. This is needed after other data was
+    /// loaded into the profile, because its symbols have changed.
+    pub fn restart_windows(&self, slot: u32) {
+        self.switch_threads_profile(slot, slot);
     }
 
     fn switch_threads_profile(&self, from: u32, to: u32) {
-        for slot in 1..self.threads.entries() {
-            if u32::from(self.threads.read(slot).guard.profile_slot) == from {
-                // The windows have other symbols: the thread begins a new one.
-                field!(self.threads, slot, guard.profile_slot).write(to as u16);
-                field!(self.threads, slot, guard.window).write(0);
-                field!(self.guard_threads, slot, interrupted).write(Default::default());
+        let threads = &self.gate.threads;
+        for slot in 1..threads.entries() {
+            if u32::from(threads.read(slot).guard.profile_slot) == from {
+                field!(threads, slot, guard.profile_slot).write(to as u16);
+                // The windows consist of the other profile's symbols.
+                field!(threads, slot, guard.window).write(0);
+                field!(self.gate.guard_threads, slot, interrupted).write(Default::default());
             }
         }
     }
 
-    /// Enqueues a profile that no thread uses any more, empty, for another program.
-    fn recycle(&self, place: u32) -> Result<()> {
-        let profile = self.profile(place)?;
-        for more in profile.read().overflow.into_iter().filter(|more| *more != 0) {
-            self.maps
-                .get("guard_overflow_windows")
-                .delete(&more.to_ne_bytes())
+    /// Empties a profile that no thread uses any more, and enqueues it for another program.
+    fn recycle(&self, slot: u32) -> Result<()> {
+        let profile = self.profile(slot)?;
+        for overflow in profile.read().overflow.into_iter().filter(|overflow| *overflow != 0) {
+            self.map("guard_overflow_windows")
+                .delete(&overflow.to_ne_bytes())
                 .doing("releasing a profile")?;
         }
         profile.reset();
-        self.enqueue_profile(place)
+        self.enqueue_profile(slot)
     }
 
-    fn open_map<T: FromBytes>(&self, maps: &str, place: u32) -> Result<MappedArray<T>> {
-        let id = self
-            .maps
-            .get(maps)
-            .lookup(&place.to_ne_bytes(), MapFlags::ANY)
-            .doing("finding a profile")?;
+    fn open_map<T: FromBytes>(&self, map: &str, slot: u32) -> Result<MappedArray<T>> {
+        let id =
+            self.map(map).lookup(&slot.to_ne_bytes(), MapFlags::ANY).doing("finding a profile")?;
         let id = id.and_then(|id| u32::read_from_bytes(&id).ok());
         let absent = || io::Error::from(io::ErrorKind::NotFound);
-        let id = id.ok_or_else(absent).doing(format!("find profile {place}"))?;
+        let id = id.ok_or_else(absent).doing(format!("find profile {slot}"))?;
         MappedArray::new(&MapHandle::from_map_id(id).doing("opening a profile")?, 1)
     }
 
-    pub fn profile(&self, place: u32) -> Result<KernelProfile> {
-        let own = self.open_map::<wire::guard_profile>("guard_profiles", place)?;
-        let more = own.read(0).overflow.into_iter().filter(|more| *more != 0);
-        let more = more
-            .map(|more| self.open_map("guard_overflow_windows", more))
+    /// Maps a profile into memory.
+    ///
+    /// # Errors
+    /// If the slot has no profile.
+    pub fn profile(&self, slot: u32) -> Result<KernelProfile> {
+        let own = self.open_map::<wire::guard_profile>("guard_profiles", slot)?;
+        let overflow = own.read(0).overflow.into_iter().filter(|overflow| *overflow != 0);
+        let overflow = overflow
+            .map(|overflow| self.open_map("guard_overflow_windows", overflow))
             .collect::<Result<_>>()?;
-        Ok(KernelProfile::new(own, more))
+        Ok(KernelProfile::new(own, overflow))
     }
 
-    /// Two files are the same program, as far as user space knows: the threads of the second one
-    /// use the profile of the first from now on, or none if that is
-    /// [`wire::GUARD_PROFILE_UNSELECTED`]. Returns how many calls they made before; what was
-    /// learned from these is discarded.
+    /// Makes `program`, whose threads use the profile in slot `from`, use the profile in slot `to`
+    /// from now on, because user space has found that both are the same program. If `to` is
+    /// [`wire::GUARD_PROFILE_UNSELECTED`], the program is not guarded any more. Frees the profile
+    /// `from`, and discards what was learned with it. Returns how many calls were made with it.
     pub fn share_profile(
         &self,
         _lock: &Lock,
@@ -242,33 +259,35 @@ impl Gate {
         Ok(calls)
     }
 
-    /// Adds room for a program's windows; false: it has all that it may have.
+    /// Adds room for a program's windows. Returns `false` if it has all the room that it may have,
+    /// or the table of windows is full.
     pub fn add_overflow(&self, _lock: &Lock, profile: &mut KernelProfile) -> Result<bool> {
-        let Some(place) = self.free_profile_slot("guard_overflow_windows", 1) else {
+        const OVERFLOW: &str = "guard_overflow_windows";
+        let Some(slot) = self.free_slot(OVERFLOW, 1) else {
             return Ok(false);
         };
-        profile.add_overflow(self.maps.get("guard_overflow_windows"), place)
+        profile.add_overflow(self.map(OVERFLOW), slot)
     }
 
-    /// Removes the profiles of the session's programs.
+    /// Removes the profiles of a session's programs.
     pub(crate) fn drop_profiles(&self, session: u32) {
-        let programs = self.maps.get("guard_programs");
+        let programs = self.map("guard_programs");
         let keys: Vec<_> = programs.keys().collect();
-        // Copies of a program share one.
-        let mut places = BTreeSet::new();
+        // Copies of a program share a profile.
+        let mut slots = BTreeSet::new();
         for key in keys {
             let program = wire::guard_program::read_from_bytes(&key);
             if !program.is_ok_and(|program| program.session == session) {
                 continue;
             }
-            let Ok(Some(place)) = programs.lookup(&key, MapFlags::ANY) else { continue };
-            let Ok(place) = u32::read_from_bytes(&place) else { continue };
-            // Nothing can be done about a map that refuses; the slot goes with the gate.
+            let Ok(Some(slot)) = programs.lookup(&key, MapFlags::ANY) else { continue };
+            let Ok(slot) = u32::read_from_bytes(&slot) else { continue };
+            // If a map refuses this, the slot stays in use as long as the gate exists.
             let _ = programs.delete(&key);
-            places.insert(place);
+            slots.insert(slot);
         }
-        for place in places.into_iter().filter(|place| *place < wire::GUARD_PROFILES) {
-            let _ = self.recycle(place);
+        for slot in slots.into_iter().filter(|slot| *slot < wire::GUARD_PROFILES) {
+            let _ = self.recycle(slot);
         }
     }
 }

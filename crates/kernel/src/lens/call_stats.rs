@@ -1,27 +1,42 @@
-//! Statistics of calls and rows, and their sums. Independent of libbpf.
+//! Statistics of calls and rows, and their sums. This module does not use libbpf, so that it can be
+//! tested without a kernel.
 
 use std::collections::BTreeMap;
 
 use crate::wire;
 
-/// Statistics of one call, in one row or in several together. Times in nanoseconds.
+/// Statistics of one call, in one row or added up over several rows.
 #[derive(Debug, Clone)]
 pub struct CallStats {
+    /// All calls that ended.
     pub count: u64,
+    /// Of `count`: calls that seccomp or a tracer rejected before they began. They have no time.
     pub denied: u64,
+    /// Calls that had not ended when their thread did. They are not in `count`.
     pub unfinished: u64,
+    /// Time from entry to exit, over all timed calls.
     pub wall_ns: u64,
+    /// Of `wall_ns`: time asleep.
     pub blocked_ns: u64,
+    /// Of `wall_ns`: time spent waiting for a processor.
     pub runqueue_ns: u64,
+    /// The longest time of one call.
     pub max_ns: u64,
+    /// Page faults without storage access.
     pub minor_faults: u64,
+    /// Page faults that had to read from storage.
     pub major_faults: u64,
+    /// With `LENS_SAMPLE`: cheap calls that were timed.
     pub sampled: u64,
+    /// The sum of the times of `sampled`.
     pub sampled_ns: u64,
+    /// The sum of the squares of the times of `sampled`.
     pub sampled_ns2: u64,
+    /// With `LENS_SAMPLE`: cheap calls that were counted, but not timed.
     pub skipped: u64,
-    /// By error index: see [`errno_of_index`].
+    /// Failed calls by error index: see [`errno_of_index`].
     pub errors: [u64; wire::ERRNO_INDICES as usize],
+    /// The number of timed calls in each bucket of [`stats::histogram`].
     pub histogram: Box<[u64; wire::HISTOGRAM_BUCKETS as usize]>,
 }
 
@@ -47,16 +62,18 @@ impl Default for CallStats {
     }
 }
 
-/// The errno of an error index; 0: one beyond the known range.
-pub fn errno_of_index(slot: usize) -> i32 {
-    if slot < wire::ERRNO_REGULAR as usize {
-        slot as i32
+/// The errno (a positive number) of an index of [`CallStats::errors`]. Index 0 has all errors
+/// beyond the known range, and the result for it is 0.
+pub fn errno_of_index(index: usize) -> i32 {
+    if index < wire::ERRNO_REGULAR as usize {
+        index as i32
     } else {
-        (slot as u32 - wire::ERRNO_REGULAR + wire::ERRNO_RESTART_FIRST) as i32
+        (index as u32 - wire::ERRNO_REGULAR + wire::ERRNO_RESTART_FIRST) as i32
     }
 }
 
 impl CallStats {
+    /// Adds another row's statistics of the same call.
     pub fn add(&mut self, other: &Self) {
         self.count += other.count;
         self.denied += other.denied;
@@ -75,7 +92,8 @@ impl CallStats {
         add_each(&mut *self.histogram, &*other.histogram);
     }
 
-    /// Adds what one processor counted since `last`. Only the small counters may have wrapped.
+    /// Adds what one processor counted since `last`. The errors and the histogram may have wrapped
+    /// since then.
     pub(crate) fn add_since(&mut self, now: &wire::cell, last: &wire::cell) {
         self.count += now.count - last.count;
         self.denied += now.denied - last.denied;
@@ -107,33 +125,41 @@ fn add_wrapped(sums: &mut [u64], now: &[u32], last: &[u32]) {
     }
 }
 
-/// What a row is of.
+/// A row is named by the first thread that counted in it. The base row, which has everything, has
+/// zeros and an empty command.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RowName {
+    /// The process, as the session's PID namespace numbers it.
     pub tgid: u32,
+    /// The thread, numbered likewise.
     pub pid: u32,
+    /// The thread's name (comm).
     pub command: String,
 }
 
-/// A blocking site's share of one call.
+/// How one call slept at one blocking site.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SiteStats {
+    /// Time asleep there.
     pub blocked_ns: u64,
+    /// How often the call slept there.
     pub sleeps: u64,
 }
 
 /// Statistics of one row.
 #[derive(Debug, Default, Clone)]
 pub struct RowStats {
+    /// By call index.
     pub calls: BTreeMap<u32, CallStats>,
     /// By call index and kernel address.
     pub sites: BTreeMap<(u32, u64), SiteStats>,
 }
 
 impl RowStats {
+    /// Adds another row's statistics, call by call.
     pub fn add(&mut self, other: &Self) {
-        for (call, figures) in &other.calls {
-            self.calls.entry(*call).or_default().add(figures);
+        for (call, stats) in &other.calls {
+            self.calls.entry(*call).or_default().add(stats);
         }
         for (key, site) in &other.sites {
             let sum = self.sites.entry(*key).or_default();
@@ -154,10 +180,10 @@ mod tests {
         last.histogram[3] = u32::MAX - 1;
         now.histogram[3] = 5;
         now.count = 7;
-        let mut figures = CallStats::default();
-        figures.add_since(&now, &last);
-        assert_eq!(figures.histogram[3], 7);
-        assert_eq!(figures.count, 7);
+        let mut stats = CallStats::default();
+        stats.add_since(&now, &last);
+        assert_eq!(stats.histogram[3], 7);
+        assert_eq!(stats.count, 7);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Reads the gate's counters: a session's statistics over its life.
+//! Reads the gate's counters, and adds them up to a session's statistics.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -11,12 +11,13 @@ use crate::lens::call_stats::{RowName, RowStats, SiteStats};
 use crate::rows::session_rows;
 use crate::wire;
 
-/// Adds up a session's statistics over its life: rows are allocated and freed, and small counters
-/// wrap.
+/// Adds up a session's statistics over its life. It is needed because rows are freed and allocated
+/// again, and because small counters wrap.
 #[derive(Default)]
 pub struct Collector {
-    /// Latest reading of each cell, per processor.
+    /// Latest reading of each cell, by processor.
     last: HashMap<u32, Vec<wire::cell>>,
+    /// By row.
     open: HashMap<u32, RowStats>,
     finished: BTreeMap<RowName, RowStats>,
 }
@@ -26,58 +27,60 @@ fn cell_from(bytes: &[u8]) -> wire::cell {
     cell
 }
 
-fn row_name(group: &wire::row) -> RowName {
-    RowName { tgid: group.tgid, pid: group.pid, command: wire::text(&group.comm) }
+fn row_name(row: &wire::row) -> RowName {
+    RowName { tgid: row.tgid, pid: row.pid, command: wire::text(&row.comm) }
 }
 
 impl Collector {
-    /// Reads all rows of the session; to be called at the end, and every few minutes before.
+    /// Reads all rows of the session. This is to be called every few minutes, so that no counter
+    /// wraps twice, and at the end.
     pub fn read(&mut self, gate: &Gate, session: u32) -> Result<()> {
-        for group in session_rows(gate, session) {
-            self.read_row(gate, group)?;
+        for row in session_rows(gate, session) {
+            self.read_row(gate, row)?;
         }
         Ok(())
     }
 
-    /// Reads rows for the last time, and frees them or hands them over to the session that they
-    /// count in as well.
-    pub fn finish_rows(&mut self, gate: &Gate, _lock: &Lock, groups: &BTreeSet<u32>) -> Result<()> {
-        // A row whose last thread had ended may have got another one meanwhile; its end will be
-        // reported again.
-        let groups = &groups.iter().copied().filter(|group| gate.is_row_finished(*group)).collect();
-        self.read_sites(gate, groups)?;
-        for group in groups {
-            self.read_row(gate, *group)?;
-            let name = row_name(&gate.groups.read(*group));
-            if let Some(figures) = self.open.remove(group) {
-                self.finished.entry(name).or_default().add(&figures);
+    /// Reads rows for the last time, and frees them or hands them over to their parent sessions.
+    /// Rows that have threads again are left out.
+    pub fn finish_rows(&mut self, gate: &Gate, _lock: &Lock, rows: &BTreeSet<u32>) -> Result<()> {
+        // A row whose last thread had ended may have got another thread meanwhile. The gate then
+        // reports the row's end again.
+        let rows = &rows.iter().copied().filter(|row| gate.is_row_finished(*row)).collect();
+        self.read_sites(gate, rows)?;
+        for row in rows {
+            self.read_row(gate, *row)?;
+            let name = row_name(&gate.rows.read(*row));
+            if let Some(stats) = self.open.remove(row) {
+                self.finished.entry(name).or_default().add(&stats);
             }
-            for (_, cell) in gate.cells_of(*group) {
+            for (_, cell) in gate.cells_of(*row) {
                 self.last.remove(&cell);
             }
         }
-        gate.free_rows(groups);
+        gate.free_rows(rows);
         Ok(())
     }
 
-    /// All statistics by name, as of now; rows of the same name are added up.
+    /// Reads all rows, and returns all statistics since the session began. Rows of the same name
+    /// are added up.
     pub fn stats_by_row(
         &mut self,
         gate: &Gate,
         session: u32,
     ) -> Result<BTreeMap<RowName, RowStats>> {
         self.read(gate, session)?;
-        let groups = session_rows(gate, session);
+        let rows = session_rows(gate, session);
         let mut all = self.finished.clone();
-        self.read_sites(gate, &groups)?;
-        for (group, figures) in &self.open {
-            all.entry(row_name(&gate.groups.read(*group))).or_default().add(figures);
+        self.read_sites(gate, &rows)?;
+        for (row, stats) in &self.open {
+            all.entry(row_name(&gate.rows.read(*row))).or_default().add(stats);
         }
         Ok(all)
     }
 
-    fn read_row(&mut self, gate: &Gate, group: u32) -> Result<()> {
-        for (call, cell) in gate.cells_of(group) {
+    fn read_row(&mut self, gate: &Gate, row: u32) -> Result<()> {
+        for (call, cell) in gate.cells_of(row) {
             let Some(values) = gate
                 .maps
                 .get("lens_cells")
@@ -89,21 +92,21 @@ impl Collector {
             let now: Vec<_> = values.iter().map(|bytes| cell_from(bytes)).collect();
             let last =
                 self.last.entry(cell).or_insert_with(|| vec![wire::cell::default(); now.len()]);
-            let figures = self.open.entry(group).or_default().calls.entry(call).or_default();
+            let stats = self.open.entry(row).or_default().calls.entry(call).or_default();
             for (now, last) in now.iter().zip(last.iter()) {
-                figures.add_since(now, last);
+                stats.add_since(now, last);
             }
             *last = now;
         }
         Ok(())
     }
 
-    fn read_sites(&mut self, gate: &Gate, groups: &BTreeSet<u32>) -> Result<()> {
+    fn read_sites(&mut self, gate: &Gate, rows: &BTreeSet<u32>) -> Result<()> {
         let sites = gate.maps.get("lens_sites");
         for key in sites.keys() {
             let wire::site_key { address, call, row } =
                 wire::site_key::read_from_bytes(&key).expect("all bytes of a key");
-            if !groups.contains(&row) {
+            if !rows.contains(&row) {
                 continue;
             }
             let Some(value) = sites.lookup(&key, MapFlags::ANY).doing("reading blocking sites")?

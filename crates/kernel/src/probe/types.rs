@@ -26,7 +26,7 @@ impl Types {
     }
 
     /// Whether programs can be attached to this tracepoint, named as in the kernel's source.
-    pub(crate) fn has_tracepoint(&self, name: &str) -> bool {
+    pub fn has_tracepoint(&self, name: &str) -> bool {
         self.tracepoint(name).is_some()
     }
 

@@ -1,4 +1,4 @@
-//! Services in the kernel: the active rules, the threads' bindings, and the services' usage.
+//! Services in the kernel: the active ruleset, the bindings of threads, and the usage of services.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,82 +12,106 @@ use zerocopy::{FromBytes, IntoBytes as _};
 use crate::clock::now_ns;
 use crate::cpus;
 use crate::error::{Error, ErrorContext, Result};
-use crate::gate::{Gate, IteratorKind, Iterators, KernelSide, LazyMaps, Lock};
+use crate::gate::{Gate, IteratorKind, Iterators, Lock};
 use crate::mapped_array::{MappedArray, atomic_field, field};
 use crate::session::Session;
-use crate::skeletons::gate::OpenGateMaps;
 use crate::wire;
 
-/// What was used. Times in nanoseconds.
+/// What a service or a thread has used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ServiceUsage {
+    /// Time on a processor.
     pub cpu_ns: u64,
+    /// Time spent waiting for a processor.
     pub wait_ns: u64,
+    /// Time asleep.
     pub blocked_ns: u64,
+    /// System calls.
     pub calls: u64,
+    /// Voluntary context switches.
     pub switches: u64,
+    /// Involuntary context switches.
     pub preemptions: u64,
+    /// Page faults without storage access.
     pub minor_faults: u64,
+    /// Page faults that had to read from storage.
     pub major_faults: u64,
+    /// Bytes that calls have read, from whatever kind of file.
     pub read_bytes: u64,
+    /// Bytes that calls have written, to whatever kind of file.
     pub written_bytes: u64,
+    /// Bytes that had to be read from storage.
     pub storage_read_bytes: u64,
+    /// Bytes that will have to be written to storage.
     pub storage_written_bytes: u64,
+    /// Bytes received by sockets.
     pub received_bytes: u64,
+    /// Bytes sent by sockets.
     pub sent_bytes: u64,
     /// How often usage was charged.
     pub charges: u64,
-    /// Replies to others, sent by threads that worked for the service by then.
+    /// Replies for other services, by threads that worked for this one by then.
     pub shared_replies: u64,
 }
 
 /// A thread, and the service that it works for.
 #[derive(Debug, Clone)]
 pub struct Member {
-    /// As this process's PID namespace numbers them.
+    /// The thread, as this process's PID namespace numbers it.
     pub pid: u32,
+    /// Its process, numbered likewise.
     pub tgid: u32,
     slot: u32,
     epoch: u16,
-    /// When the thread began (CLOCK_BOOTTIME): thread numbers are reused.
+    /// When the thread began (CLOCK_BOOTTIME). This distinguishes it from another thread of the
+    /// same number.
     pub began_ns: u64,
+    /// The thread's name (comm).
     pub command: String,
+    /// The service that it works for, or one whose successor it works for.
     pub service: u16,
     /// One of [`wire::service_why`].
     pub why: u8,
     /// One of [`wire::service_binding`].
     pub binding: u8,
-    /// The position of the rule that decided, if one did, in the ruleset of this number.
+    /// The precedence of the rule that decided, if a rule did. It is a rule of `ruleset`.
     pub rule: Option<usize>,
+    /// The number of the ruleset by which the binding was decided.
     pub ruleset: u32,
+    /// The effective user.
     pub user: u32,
-    /// `None`: since the ruleset became active.
+    /// When the thread was bound (CLOCK_MONOTONIC); `None`: when the ruleset became active.
     pub bound_ns: Option<u64>,
-    /// Usage that was not charged yet, and the service that it will be charged to: not always the
-    /// one that the thread works for from now on.
+    /// Usage that was not charged yet.
     pub uncharged: ServiceUsage,
+    /// The service that `uncharged` will be charged to. It may differ from `service`.
     pub uncharged_for: u16,
 }
 
 /// What distinguishes the services that one rule starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DynamicKey {
+    /// The effective user's number.
     User(u32),
     /// Hash of the unit's name.
     Unit(u64),
     /// Hash of the program's path.
     Exe(u64),
+    /// The address of the other end of a connection.
     Client(IpAddr),
 }
 
 /// A service that a rule has started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DynamicService {
+    /// From [`wire::SERVICES_DYNAMIC`] on.
     pub number: u16,
+    /// The service that it was started below.
     pub parent: u16,
+    /// The value that it was started for.
     pub key: DynamicKey,
-    /// Of its first member: the unit, or the program's file without folders; empty: neither is
-    /// known.
+    /// The unit of its first member, or the file name of that thread's program. It is empty if
+    /// neither is known.
     pub first_member: String,
 }
 
@@ -95,20 +119,24 @@ pub struct DynamicService {
 pub struct KernelRuleset {
     /// Bits of [`wire::service_field`] for which threads need hashes, besides those of the tuples.
     pub fields: u32,
+    /// At most [`wire::SERVICE_TUPLES`].
     pub tuples: Vec<wire::service_tuple>,
-    /// Indices of `tuples`, for each event.
+    /// For each event, the indices of the tuples that have rules for it.
     pub tuples_by_event: [Vec<usize>; wire::SERVICE_EVENTS as usize],
     /// The index of the rule's tuple, the hash, and the rule.
     pub rules: Vec<(usize, u64, wire::service_rule)>,
 }
 
-/// Of [`KernelRuleset::tuples_by_event`]: files that are opened.
+/// The index in [`KernelRuleset::tuples_by_event`] of opened files.
 const OPEN: usize = wire::WHY_OPENED as usize - wire::WHY_FORK as usize;
 
-/// The active services, as long as their session lives.
+/// The active services of the machine. They are active as long as the session lives that started
+/// them.
 pub struct KernelServices {
     services: MappedArray<wire::service>,
-    books: MappedArray<[wire::service_ruleset; 2]>,
+    /// The active ruleset, and the previous or next one.
+    rulesets: MappedArray<[wire::service_ruleset; 2]>,
+    /// By thread slot.
     members: MappedArray<wire::service_member>,
     iterators: Iterators,
     /// Keys of the rules of the active ruleset.
@@ -167,8 +195,9 @@ impl ServiceUsage {
         ]
     }
 
-    /// Adds usage. Differences may be below zero for a moment: if a binding changes between two
-    /// ticks, the thread is charged by the clock, which may be ahead of the scheduler.
+    /// Adds usage. A value may be below zero for a moment, as a two's complement. This happens if a
+    /// binding changes between two ticks: the thread is then charged by the clock, which may be
+    /// ahead of the scheduler's accounting.
     pub fn add(&mut self, mut other: Self) {
         for (sum, more) in self.as_array_mut().into_iter().zip(other.as_array_mut()) {
             *sum = sum.wrapping_add(*more);
@@ -184,20 +213,20 @@ impl ServiceUsage {
         self
     }
 
-    /// Keeps each value from being less than it was reported before.
-    pub fn monotonic_from(mut self, mut before: Self) -> Self {
-        for (now, before) in self.as_array_mut().into_iter().zip(before.as_array_mut()) {
-            *now = (*now).max(*before);
+    /// Replaces each value that is less than it was in an earlier report by the earlier one.
+    pub fn monotonic_from(mut self, mut earlier: Self) -> Self {
+        for (now, earlier) in self.as_array_mut().into_iter().zip(earlier.as_array_mut()) {
+            *now = (*now).max(*earlier);
         }
         self
     }
 }
 
-/// How long to wait for memory for accounts, and how long at a time.
-const OPENING: Duration = Duration::from_secs(1);
-const MEMORY_PAUSE: Duration = Duration::from_millis(1);
+/// How long to wait for memory for accounts.
+const MEMORY_TIMEOUT: Duration = Duration::from_secs(1);
+const MEMORY_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
-/// An account to which nothing is charged yet.
+/// Makes an account to which nothing is charged yet.
 fn open_account(gate: &Gate, number: u32, flags: MapFlags) -> libbpf_rs::Result<()> {
     let nothing = wire::service_account::default();
     let zeroes = vec![nothing.as_bytes().to_vec(); cpus::possible()];
@@ -205,23 +234,27 @@ fn open_account(gate: &Gate, number: u32, flags: MapFlags) -> libbpf_rs::Result<
 }
 
 impl KernelServices {
-    /// Makes every thread that the gate knows, or will know, a member: at first of the root.
+    /// Makes every thread that the gate knows, or will know, a member of the root. Rules are
+    /// activated later, by [`KernelServices::activate`].
+    ///
+    /// # Errors
+    /// If another process has active services.
     pub fn start(gate: &Gate, session: &Session) -> Result<Self> {
-        // Only one process starts at a time.
+        // Two processes must not start services at once.
         let _lock = Lock::take()?;
         let other = atomic_field!(gate.header, 0, services_session).load(Ordering::SeqCst);
         if other != 0 && gate.is_open(other) {
-            return Err(Error::ServicesInForce(gate.sessions.read(other).owner_pid));
+            return Err(Error::ServicesActive(gate.sessions.read(other).owner_pid));
         }
-        let iterators = [IteratorKind::Members, IteratorKind::Ask];
+        let iterators = [IteratorKind::Members, IteratorKind::Reclassify];
         let services = Self {
             services: MappedArray::new(gate.maps.get(".bss.services"), wire::SERVICES)?,
-            books: MappedArray::new(gate.maps.get(".bss.rulesets"), 1)?,
+            rulesets: MappedArray::new(gate.maps.get(".bss.rulesets"), 1)?,
             members: MappedArray::new(gate.maps.get(".bss.members"), wire::THREADS)?,
             iterators: gate.load_iterators(&iterators)?,
             rules: Vec::new(),
         };
-        // Left by an earlier session.
+        // Removes what an earlier session has left.
         for number in 0..wire::SERVICES as u16 {
             services.write_service(number, wire::SERVICE_ROOT as u16, wire::SERVICE_ROOT as u16);
         }
@@ -233,7 +266,7 @@ impl KernelServices {
         {
         }
         atomic_field!(gate.header, 0, next_service).store(wire::SERVICES_DYNAMIC, Ordering::SeqCst);
-        // For threads that begin before there are rules.
+        // These are for threads that begin before rules are active.
         for number in [wire::SERVICE_ROOT, wire::SERVICE_SHARED] {
             services.add(gate, number as u16)?;
         }
@@ -241,22 +274,24 @@ impl KernelServices {
         Ok(services)
     }
 
-    fn write_service(&self, number: u16, heir: u16, known_as: u16) {
-        let wire::service { cgroup_of, migrate_flags, .. } = self.services.read(heir.into());
-        field!(self.services, number.into(), successor).write(heir);
-        field!(self.services, number.into(), rule_service).write(known_as);
+    /// Writes a service whose members belong to `successor`, and which rules know as
+    /// `rule_service`. It gets the successor's control group.
+    fn write_service(&self, number: u16, successor: u16, rule_service: u16) {
+        let wire::service { cgroup_of, migrate_flags, .. } = self.services.read(successor.into());
+        field!(self.services, number.into(), successor).write(successor);
+        field!(self.services, number.into(), rule_service).write(rule_service);
         self.set_cgroup(number, cgroup_of, migrate_flags.into());
     }
 
-    /// Sets the service in whose control group its threads run, and when they are migrated there:
-    /// [`wire::service_migrate_flags`].
-    pub fn set_cgroup(&self, number: u16, place: u16, placing: u32) {
-        field!(self.services, number.into(), cgroup_of).write(place);
-        field!(self.services, number.into(), migrate_flags).write(placing as u16);
+    /// Sets the service in whose control group a service's threads run, and when they are migrated
+    /// there: bits of [`wire::service_migrate_flags`].
+    pub fn set_cgroup(&self, number: u16, cgroup_of: u16, migrate_flags: u32) {
+        field!(self.services, number.into(), cgroup_of).write(cgroup_of);
+        field!(self.services, number.into(), migrate_flags).write(migrate_flags as u16);
     }
 
-    /// The services whose control groups have threads that kept others waiting, not longer than
-    /// `ago` ago.
+    /// The services in whose control groups threads have made others wait for a processor within
+    /// the time `ago`.
     pub fn contended(&self, ago: Duration) -> BTreeSet<u16> {
         let since = now_ns().saturating_sub(ago.as_nanos() as u64);
         let all = (0..wire::SERVICES).map(|number| self.services.read(number));
@@ -265,28 +300,28 @@ impl KernelServices {
             .collect()
     }
 
-    /// Adds a service that members may have, with its account.
+    /// Adds a service that is its own successor, with an account.
     pub fn add(&self, gate: &Gate, number: u16) -> Result<()> {
         self.write_service(number, number, number);
         open_account(gate, number.into(), MapFlags::ANY).doing("creating a service's account")
     }
 
-    /// Makes the accounts of services that rules will start. The gate itself gets memory for them
-    /// only from the kernel's reserve, which is refilled too late on a busy machine
-    /// (`__alloc_percpu_gfp` with GFP_NOWAIT, mm/percpu.c). If memory is short here as well, the
-    /// gate makes the rest.
+    /// Makes the accounts of the services that rules will start. The gate could make them itself,
+    /// but gets memory only from the kernel's reserve, which is refilled too late on a busy machine
+    /// (`__alloc_percpu_gfp` with GFP_NOWAIT, mm/percpu.c). It makes those that cannot be made here
+    /// in time, because memory is short.
     fn open_accounts(&self, gate: &Gate) -> Result<()> {
-        let end = Instant::now() + OPENING;
-        for number in self.next_started(gate)..wire::SERVICES {
+        let end = Instant::now() + MEMORY_TIMEOUT;
+        for number in self.next_dynamic(gate)..wire::SERVICES {
             loop {
                 match open_account(gate, number, MapFlags::NO_EXIST) {
                     Err(error) if error.kind() == ErrorKind::OutOfMemory => {
                         if Instant::now() > end {
                             return Ok(());
                         }
-                        thread::sleep(MEMORY_PAUSE);
+                        thread::sleep(MEMORY_RETRY_INTERVAL);
                     }
-                    // Made for an earlier file, or by the gate just now.
+                    // An earlier ruleset or the gate has made it.
                     Err(error) if error.kind() == ErrorKind::AlreadyExists => break,
                     opened => break opened.doing("opening accounts of services to be started")?,
                 }
@@ -295,13 +330,14 @@ impl KernelServices {
         Ok(())
     }
 
-    fn next_started(&self, gate: &Gate) -> u32 {
+    /// The lowest number that no dynamic service has had yet.
+    fn next_dynamic(&self, gate: &Gate) -> u32 {
         atomic_field!(gate.header, 0, next_service).load(Ordering::SeqCst)
     }
 
-    /// Its members belong to the successor from now on.
-    pub fn set_successor(&self, number: u16, heir: u16) {
-        self.write_service(number, heir, heir);
+    /// Gives a removed service's members to another service.
+    pub fn set_successor(&self, number: u16, successor: u16) {
+        self.write_service(number, successor, successor);
     }
 
     /// All services that rules have started.
@@ -309,25 +345,25 @@ impl KernelServices {
         let map = gate.maps.get("service_dynamic");
         let mut all = Vec::new();
         for key in map.keys().take(wire::SERVICES as usize) {
-            if let Some(start) = map
+            if let Some(value) = map
                 .lookup(&key, MapFlags::ANY)
                 .doing("reading the services that rules have started")?
             {
-                all.push(started(&decode(&key), &decode(&start)));
+                all.push(dynamic_service(&decode(&key), &decode(&value)));
             }
         }
         Ok(all)
     }
 
-    /// Removes a dynamic service, whose members belong to a successor from now on.
-    pub fn remove_dynamic_service(&self, gate: &Gate, started: &DynamicService, heir: u16) {
-        self.set_successor(started.number, heir);
+    /// Removes a dynamic service, and gives its members to another service.
+    pub fn remove_dynamic_service(&self, gate: &Gate, removed: &DynamicService, successor: u16) {
+        self.set_successor(removed.number, successor);
         let map = gate.maps.get("service_dynamic");
         let keys: Vec<_> = map.keys().take(wire::SERVICES as usize).collect();
         for key in keys {
-            let start = map.lookup(&key, MapFlags::ANY).ok().flatten();
-            if start.is_some_and(|start| {
-                decode::<wire::dynamic_service>(&start).number == u32::from(started.number)
+            let value = map.lookup(&key, MapFlags::ANY).ok().flatten();
+            if value.is_some_and(|value| {
+                decode::<wire::dynamic_service>(&value).number == u32::from(removed.number)
             }) {
                 let _ = map.delete(&key);
             }
@@ -335,50 +371,55 @@ impl KernelServices {
     }
 
     /// Activates a ruleset by one store, in place of the previous one. Returns its number.
-    pub fn activate(&mut self, gate: &mut Gate, book: &KernelRuleset) -> Result<u32> {
-        if !book.tuples_by_event[OPEN].is_empty() {
+    ///
+    /// # Errors
+    /// If a map or memory is full, or the gate cannot be extended. The previous ruleset then stays
+    /// active.
+    pub fn activate(&mut self, gate: &mut Gate, ruleset: &KernelRuleset) -> Result<u32> {
+        let KernelRuleset { fields, tuples, tuples_by_event, rules } = ruleset;
+        if !tuples_by_event[OPEN].is_empty() {
             gate.extend(wire::SERVICE_FILES)?;
         }
-        if book.rules.iter().any(|(_, _, rule)| u32::from(rule.then) == wire::ACTION_CREATES) {
+        if rules.iter().any(|(_, _, rule)| u32::from(rule.then) == wire::ACTION_CREATES) {
             self.open_accounts(gate)?;
         }
         let number = atomic_field!(gate.header, 0, ruleset).load(Ordering::SeqCst) + 1;
-        let rules = gate.maps.get("service_rules");
+        let map = gate.maps.get("service_rules");
         let mut keys = Vec::new();
-        let mut put = || {
-            for (set, hash, rule) in &book.rules {
-                let key = wire::service_key { ruleset: number, tuple: *set as u32, hash: *hash };
-                // Two rules have one hash only by chance: then the first decides.
-                if rules
+        let mut write_rules = || {
+            for (tuple, hash, rule) in rules {
+                let key = wire::service_key { ruleset: number, tuple: *tuple as u32, hash: *hash };
+                // If two rules have the same hash by chance, the first one decides.
+                if map
                     .lookup(key.as_bytes(), MapFlags::ANY)
                     .doing("reading the rules of services")?
                     .is_none()
                 {
-                    rules
-                        .update(key.as_bytes(), rule.as_bytes(), MapFlags::ANY)
+                    map.update(key.as_bytes(), rule.as_bytes(), MapFlags::ANY)
                         .doing("writing the rules of services")?;
                     keys.push(key);
                 }
             }
             Ok(())
         };
-        if let Err(error) = put() {
+        if let Err(error) = write_rules() {
             delete_rules(gate, &keys);
             return Err(error);
         }
-        let mut page = wire::service_ruleset { number, ..Default::default() };
-        page.tuple[..book.tuples.len()].copy_from_slice(&book.tuples);
-        page.file_depth = book.tuples.iter().map(|set| set.file_depth.into()).max().unwrap_or(0);
-        page.fields = book.tuples.iter().fold(book.fields, |all, set| all | u32::from(set.fields));
-        for (event, asked) in book.tuples_by_event.iter().enumerate() {
-            page.tuple_count[event] = asked.len() as u32;
-            for (place, set) in asked.iter().enumerate() {
-                page.tuples_of_event[event * wire::SERVICE_TUPLES as usize + place] = *set as u8;
+        let mut written = wire::service_ruleset { number, ..Default::default() };
+        written.tuple[..tuples.len()].copy_from_slice(tuples);
+        written.file_depth = tuples.iter().map(|tuple| tuple.file_depth.into()).max().unwrap_or(0);
+        written.fields = tuples.iter().fold(*fields, |all, tuple| all | u32::from(tuple.fields));
+        for (event, tuples) in tuples_by_event.iter().enumerate() {
+            written.tuple_count[event] = tuples.len() as u32;
+            let first = event * wire::SERVICE_TUPLES as usize;
+            for (index, tuple) in tuples.iter().enumerate() {
+                written.tuples_of_event[first + index] = *tuple as u8;
             }
         }
-        // The gate does not read the one of the two rulesets that is not active.
-        let mut rulesets = self.books.whole(0).elements();
-        rulesets.nth(number as usize & 1).expect("there are two").write(page);
+        // The gate reads only the active one of the two rulesets.
+        let mut rulesets = self.rulesets.whole(0).elements();
+        rulesets.nth(number as usize & 1).expect("there are two").write(written);
         atomic_field!(gate.header, 0, ruleset).store(number, Ordering::SeqCst);
         cpus::wait_for_all();
         delete_rules(gate, &std::mem::replace(&mut self.rules, keys));
@@ -387,27 +428,27 @@ impl KernelServices {
 
     /// Matches the rules for all running threads.
     pub fn reclassify_all(&self) -> Result<()> {
-        self.iterators.run(IteratorKind::Ask).map(drop)
+        self.iterators.run(IteratorKind::Reclassify).map(drop)
     }
 
-    /// All members.
+    /// All members, with their uncharged usage until now.
     pub fn members(&self) -> Result<Vec<Member>> {
-        let told = self.iterators.run(IteratorKind::Members)?;
-        Ok(records(&told).iter().map(member).collect())
+        let output = self.iterators.run(IteratorKind::Members)?;
+        Ok(records(&output).iter().map(member).collect())
     }
 
     /// All sockets by which a thread has sent or received.
     pub fn sockets(&self, gate: &Gate) -> Result<Vec<wire::service_socket_record>> {
         let sockets = gate.load_iterators(&[IteratorKind::Sockets])?;
-        let told = sockets.run(IteratorKind::Sockets)?;
-        Ok(records(&told))
+        let output = sockets.run(IteratorKind::Sockets)?;
+        Ok(records(&output))
     }
 
-    /// What was charged to the services with accounts.
+    /// The usage that was charged to each service with an account.
     pub fn accounts(&self, gate: &Gate) -> Result<BTreeMap<u16, ServiceUsage>> {
         let accounts = gate.maps.get("service_accounts");
         let mut all = BTreeMap::new();
-        let next = self.next_started(gate);
+        let next = self.next_dynamic(gate);
         let is_used = |key: &Vec<u8>| {
             let number = decode::<u32>(key);
             number < wire::SERVICES_DYNAMIC || number < next
@@ -427,36 +468,37 @@ impl KernelServices {
         atomic_field!(self.members, slot, in_cgroup_of)
     }
 
-    /// Migrates a thread without a request of the kernel side; what the kernel side requests
-    /// meanwhile counts.
-    pub fn migrate_with(&self, member: &Member, place: u16, is_moved: impl FnOnce() -> bool) {
-        let is_still_it = || self.members.read(member.slot).epoch == member.epoch;
-        let before = self.in_cgroup_of(member.slot).load(Ordering::SeqCst);
-        if is_still_it() && is_moved() && is_still_it() {
+    /// Migrates a thread to the control group of a service, without a request of the kernel side.
+    /// `migrate` does this, and returns whether the thread was migrated. If the kernel side makes a
+    /// request meanwhile, that one stays recorded.
+    pub fn migrate_with(&self, member: &Member, service: u16, migrate: impl FnOnce() -> bool) {
+        let is_unchanged = || self.members.read(member.slot).epoch == member.epoch;
+        let previous = self.in_cgroup_of(member.slot).load(Ordering::SeqCst);
+        if is_unchanged() && migrate() && is_unchanged() {
             let _ = self.in_cgroup_of(member.slot).compare_exchange(
-                before,
-                place,
+                previous,
+                service,
                 Ordering::SeqCst,
                 Ordering::SeqCst,
             );
         }
     }
 
-    /// Records that all threads are where they came from, except those in the control groups of
-    /// services that are kept.
-    pub fn reset_cgroups(&self, is_kept: impl Fn(u16) -> bool) {
+    /// Records that all threads are in the cgroups that they came from, except those in the control
+    /// groups of services for which `remains` is true.
+    pub fn reset_cgroups(&self, remains: impl Fn(u16) -> bool) {
         for slot in 1..wire::THREADS {
-            let placed = self.members.read(slot).in_cgroup_of;
+            let service = self.members.read(slot).in_cgroup_of;
             let is_known =
-                placed != wire::SERVICE_ROOT as u16 && placed != wire::CGROUP_UNKNOWN as u16;
-            if is_known && !is_kept(placed) {
+                service != wire::SERVICE_ROOT as u16 && service != wire::CGROUP_UNKNOWN as u16;
+            if is_known && !remains(service) {
                 self.in_cgroup_of(slot).store(wire::SERVICE_ROOT as u16, Ordering::SeqCst);
             }
         }
     }
 
-    /// Assigns a thread to a service, from its next call or switch on. False: the member has
-    /// changed, and its slot may be another thread's by now.
+    /// Assigns a thread to a service, from its next call or switch on. Returns `false` if the
+    /// member has changed, because its slot may belong to another thread by now.
     pub fn assign(&self, member: &Member, service: u16) -> bool {
         if self.members.read(member.slot).epoch != member.epoch {
             return false;
@@ -476,8 +518,8 @@ fn delete_rules(gate: &Gate, keys: &[wire::service_key]) {
     }
 }
 
-/// Deletes no more than `most` entries: if others delete meanwhile, the walk over the keys begins
-/// again.
+/// Deletes all entries of a map, but at most `most`. The bound is needed because the iteration
+/// begins again if others delete entries meanwhile.
 fn delete_entries(gate: &Gate, map: &str, most: u32) {
     let map = gate.maps.get(map);
     let keys: Vec<_> = map.keys().take(most as usize).collect();
@@ -489,29 +531,32 @@ fn delete_entries(gate: &Gate, map: &str, most: u32) {
 /// A key or value of one of the kernel side's maps.
 ///
 /// # Panics
-/// If it is shorter than its type: the map would be another one.
+/// If there are fewer bytes than the type has. The map would then be another one.
 fn decode<T: FromBytes>(bytes: &[u8]) -> T {
     let (value, _) = T::read_from_prefix(bytes).expect("as long as its type");
     value
 }
 
 /// The records that an iterator has written.
-fn records<T: FromBytes>(told: &[u8]) -> Vec<T> {
-    told.chunks_exact(size_of::<T>()).map(decode).collect()
+fn records<T: FromBytes>(output: &[u8]) -> Vec<T> {
+    output.chunks_exact(size_of::<T>()).map(decode).collect()
 }
 
-fn started(key: &wire::dynamic_service_key, start: &wire::dynamic_service) -> DynamicService {
-    let each = match u32::from(key.each) {
+fn dynamic_service(
+    key: &wire::dynamic_service_key,
+    value: &wire::dynamic_service,
+) -> DynamicService {
+    let split = match u32::from(key.each) {
         wire::SPLIT_USER => DynamicKey::User(key.value[0] as u32),
         wire::SPLIT_UNIT => DynamicKey::Unit(key.value[0]),
         wire::SPLIT_EXE => DynamicKey::Exe(key.value[0]),
         _ => DynamicKey::Client(wire::ip_address(key.value)),
     };
     DynamicService {
-        number: start.number as u16,
+        number: value.number as u16,
         parent: key.below,
-        key: each,
-        first_member: wire::text(&start.name),
+        key: split,
+        first_member: wire::text(&value.name),
     }
 }
 
@@ -538,65 +583,4 @@ fn member(record: &wire::service_member_record) -> Member {
 /// The salt of the hashes by which the kernel side finds rules.
 pub fn salt(gate: &Gate) -> u64 {
     gate.header.read(0).salt
-}
-
-/// Deactivates the session's services: no thread is a member of any.
-fn deactivate(gate: &Gate, session: u32) {
-    let services = atomic_field!(gate.header, 0, services_session);
-    if services.compare_exchange(session, 0, Ordering::SeqCst, Ordering::SeqCst).is_err() {
-        return;
-    }
-    // A thread that is being created sees that there are none.
-    cpus::wait_for_all();
-    for slot in 1..gate.threads.entries() {
-        atomic_field!(gate.threads, slot, mask).fetch_and(!wire::SERVICE, Ordering::SeqCst);
-    }
-}
-
-fn shrink_maps(maps: &mut OpenGateMaps) -> Result<()> {
-    const SIZING: &str = "shrinking the maps of services, which are not used";
-    maps.bss_members.set_value_size(size_of::<wire::service_member>() as u32).doing(SIZING)?;
-    maps.bss_services.set_value_size(size_of::<wire::service>() as u32).doing(SIZING)?;
-    for map in [
-        &mut maps.service_rules,
-        &mut maps.service_tcp_directions,
-        &mut maps.service_datagram_senders,
-        &mut maps.service_accounts,
-        &mut maps.service_dynamic,
-        &mut maps.service_free_numbers,
-    ] {
-        map.set_max_entries(1).doing(SIZING)?;
-    }
-    // A ring has at least one page.
-    maps.service_migrations.set_max_entries(4096).doing(SIZING)
-}
-
-/// The services' part of the life of sessions.
-pub struct ServicesKernelSide;
-
-impl KernelSide for ServicesKernelSide {
-    fn lazy_maps(&self) -> Option<&'static LazyMaps> {
-        Some(&LazyMaps {
-            // libbpf keeps 15 characters of a section's name.
-            prefixes: &["service_", ".bss.services", ".bss.members", ".bss.rulesets"],
-            bit: wire::SERVICE,
-            shrink: shrink_maps,
-        })
-    }
-
-    fn release(&self, gate: &Gate, session: u32) {
-        deactivate(gate, session);
-    }
-
-    fn tend(&self, gate: &Gate, session: u32) -> Result<()> {
-        let services = atomic_field!(gate.header, 0, services_session).load(Ordering::SeqCst);
-        if services != 0 && services != session && !gate.is_open(services) {
-            // The process of the services was killed.
-            let _lock = Lock::take()?;
-            if !gate.is_open(services) {
-                deactivate(gate, services);
-            }
-        }
-        Ok(())
-    }
 }

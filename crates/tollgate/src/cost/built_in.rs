@@ -17,7 +17,7 @@ pub fn built_in() -> Vec<(Arm, String)> {
     );
     let place = Arm::new(
         "empty-place",
-        ArmKind::Empty { hooks: vec![GateHook::SYS_ENTER], only: FloorProgram::Place },
+        ArmKind::Empty { hooks: vec![GateHook::SYS_ENTER], only: FloorProgram::Chain },
     );
     let mut all = vec![
         (Arm::new(OFF, ArmKind::Off), "nothing is on: the base of all comparisons".to_owned()),

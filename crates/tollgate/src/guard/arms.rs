@@ -2,10 +2,11 @@
 
 use anyhow::Result;
 use kernel::gate::Lock;
+use kernel::guard::profile_table::ProfileTable;
 use kernel::session::SessionOptions;
 use kernel::wire;
 
-use super::policy::watching;
+use super::policy::observing_parameters;
 use crate::extension::{Extension, ExtensionSetup, SessionContext};
 use crate::extension_arm::{ExtensionArm, KernelSideOnly};
 
@@ -26,7 +27,7 @@ impl ExtensionSetup for StorelessGuard {
     }
 
     fn start(self: Box<Self>, context: &mut SessionContext<'_>) -> Result<Box<dyn Extension>> {
-        context.gate.make_profiles(&Lock::take()?)?;
+        ProfileTable::new(context.gate).make_profiles(&Lock::take()?)?;
         Ok(Box::new(KernelSideOnly))
     }
 }

@@ -1,5 +1,6 @@
 //! Holds and releases processes, as the policy and an operator demand.
 
+use kernel::guard::holds::{self, Holds};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -111,7 +112,7 @@ impl HoldControl {
 
     /// Releases processes in time, and stops others for training.
     pub fn tend(&mut self, gate: &Gate, programs: &ProgramTable) {
-        if gate.was_switched_off(self.session) && !self.is_off {
+        if Holds::new(gate, self.session).was_switched_off() && !self.is_off {
             self.is_off = true;
             let _ = print_message(
                 "tollgate: the guard was switched off by `tollgate guard off` and holds no \
@@ -122,13 +123,13 @@ impl HoldControl {
             self.pass_on_termination(gate);
         }
         self.stop_for_training(gate, programs);
-        self.next_release_ns = gate.release_expired(self.session);
+        self.next_release_ns = Holds::new(gate, self.session).release_expired();
     }
 
     /// Wakes held processes, so that a termination signal can end them.
     fn pass_on_termination(&mut self, gate: &Gate) {
-        gate.wake_for_termination(self.session);
-        let held = gate.held(self.session).len();
+        Holds::new(gate, self.session).wake_for_termination();
+        let held = Holds::new(gate, self.session).held().len();
         if held > 0 && !std::mem::replace(&mut self.held_reported, true) {
             let held = number_of(held, "process");
             let _ = print_message(&format!(
@@ -175,7 +176,7 @@ impl HoldControl {
 
     /// The processes that are held now.
     pub fn held(&self, gate: &Gate, programs: &ProgramTable) -> Vec<HeldProcessReport> {
-        let held = gate.held(self.session);
+        let held = Holds::new(gate, self.session).held();
         held.iter().map(|held| held_process(held, programs.get(held.profile))).collect()
     }
 
@@ -183,7 +184,11 @@ impl HoldControl {
     /// Returns a line for each released process.
     pub fn switch(&mut self, gate: &Gate, programs: &ProgramTable, off: bool) -> Vec<String> {
         self.is_off = off;
-        gate.set_response(self.session, if off { wire::GUARD_OBSERVE } else { self.response });
+        Holds::new(gate, self.session).set_response(if off {
+            wire::GUARD_OBSERVE
+        } else {
+            self.response
+        });
         if off { self.release(gate, programs, &[]).unwrap_or_default() } else { Vec::new() }
     }
 
@@ -197,7 +202,7 @@ impl HoldControl {
             && let Some(session) = session_of(process)
         {
             *exempt_sid = session;
-            gate.set_exempt_session(self.session, session);
+            Holds::new(gate, self.session).set_exempt_session(session);
         }
     }
 
@@ -227,7 +232,7 @@ impl HoldControl {
         {
             bail!("process {pid} is in the operator's session, which could then not release it");
         }
-        if !gate.hold(self.session, pid, u64::MAX) {
+        if !holds::hold(gate, self.session, pid, u64::MAX) {
             bail!(
                 "process {pid} is not guarded here: it may have ended, be a kernel thread, or run \
                 a program that was not selected"
@@ -243,7 +248,7 @@ impl HoldControl {
         programs: &ProgramTable,
         targets: &[String],
     ) -> Result<Vec<String>> {
-        let held = gate.held(self.session);
+        let held = Holds::new(gate, self.session).held();
         let is_target = |held: &HeldProcess, target: &String| {
             let program = programs.get(held.profile);
             let (path, (name, scope)) = (path_text(program), split_scope(target));
@@ -263,7 +268,7 @@ impl HoldControl {
             targets.is_empty() || targets.iter().any(|target| is_target(held, target))
         });
         let released = selected.map(|held| {
-            gate.release_and_reset(self.session, held);
+            Holds::new(gate, self.session).release_and_reset(held);
             format!("{} {}: released", held.tgid, path_text(programs.get(held.profile)))
         });
         Ok(released.chain(unknown).map(|line| printable(&line)).collect())

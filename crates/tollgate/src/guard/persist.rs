@@ -3,6 +3,7 @@
 
 use anyhow::{Context as _, Result};
 use kernel::gate::{Gate, Lock};
+use kernel::guard::profile_table::ProfileTable;
 use kernel::wire;
 
 use super::baseline::{Baseline, BaselineId};
@@ -77,18 +78,18 @@ impl ProgramTable {
         /// The kernel needs some milliseconds for each, and held processes may have to wait
         /// meanwhile.
         const MAX_EVICTED: usize = 32;
-        gate.prune_program_keys()?;
+        ProfileTable::new(gate).prune_program_keys()?;
         if self.programs.len() + MIN_FREE < wire::GUARD_PROFILES as usize {
             return Ok(());
         }
-        let in_use = gate.profiles_in_use();
+        let in_use = ProfileTable::new(gate).profiles_in_use();
         let unused: Vec<_> =
             self.programs.keys().copied().filter(|slot| !in_use.contains(slot)).collect();
         let (mut result, mut retired) = (Ok(()), 0);
         for slot in unused {
             let Some((program, _)) = self.programs.get_mut(&slot) else { continue };
             let saved = save(&self.store.lock()?, program, &self.policy.wire, SaveScope::All);
-            if saved.is_ok() && gate.retire_profile(&Lock::take()?, slot)? {
+            if saved.is_ok() && ProfileTable::new(gate).retire_profile(&Lock::take()?, slot)? {
                 self.programs.remove(&slot);
                 self.profile_slots.retain(|_, of_identity| *of_identity != slot);
                 retired += 1;
@@ -109,7 +110,7 @@ impl ProgramTable {
         program.reset();
         // Set even if the stored baseline could not be used before.
         program.digest = Some(identity.digest);
-        gate.restart_windows(slot);
+        ProfileTable::new(gate).restart_windows(slot);
         let installed = self.install(&mut program, gate, &lock, identity);
         self.programs.insert(slot, (program, activity));
         installed

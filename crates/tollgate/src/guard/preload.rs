@@ -1,5 +1,6 @@
 //! Loads baselines before their programs start.
 
+use kernel::guard::profile_table::ProfileTable;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt as _;
@@ -100,7 +101,7 @@ impl ProgramTable {
             }
         }
         let (keys, programs): (Vec<_>, Vec<_>) = preloaded.into_iter().unzip();
-        let slots = gate.assign_profiles(lock, &keys)?;
+        let slots = ProfileTable::new(gate).assign_profiles(lock, &keys)?;
         for (slot, program) in slots.into_iter().zip(programs) {
             self.track(gate, lock, slot, program)?;
         }

@@ -1,5 +1,6 @@
 //! The programs that a guard tracks: their profiles in the kernel, with the baselines of the store.
 
+use kernel::guard::profile_table::ProfileTable;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
@@ -51,7 +52,7 @@ impl ProgramTable {
         store.lock()?;
         // From now on, the guard may have to release processes, and cannot wait long for the store.
         let store = store.with_lock_timeout(Duration::from_secs(1));
-        gate.make_profiles(lock)?;
+        ProfileTable::new(gate).make_profiles(lock)?;
         Ok(Self {
             policy,
             store,
@@ -87,7 +88,11 @@ impl ProgramTable {
         slot: u32,
         IdentifiedProgram { path, metadata, identity }: IdentifiedProgram,
     ) -> Result<()> {
-        let mut program = TrackedProgram::new(gate.profile(slot)?, Some(path), identity.clone());
+        let mut program = TrackedProgram::new(
+            ProfileTable::new(gate).profile(slot)?,
+            Some(path),
+            identity.clone(),
+        );
         if self.policy.selection.is_exempt(&metadata) {
             program.profile.set_exempt();
         }
@@ -136,7 +141,7 @@ impl ProgramTable {
             return Ok(());
         }
         while baseline.windows.len() > program.profile.window_capacity()
-            && gate.add_overflow(lock, &mut program.profile)?
+            && ProfileTable::new(gate).add_overflow(lock, &mut program.profile)?
         {}
         let unfit = program.install(baseline, self.policy.mode);
         if unfit > 0 {
@@ -162,9 +167,18 @@ impl ProgramTable {
         let (metadata, path) = (file.metadata()?, opened_path(&file).unwrap_or_default());
         if !self.policy.selection.is_selected(&path, &metadata) {
             let lock = Lock::take()?;
-            gate.share_profile(&lock, &record.program, slot, wire::GUARD_PROFILE_UNSELECTED)?;
+            ProfileTable::new(gate).share_profile(
+                &lock,
+                &record.program,
+                slot,
+                wire::GUARD_PROFILE_UNSELECTED,
+            )?;
             if self.policy.scope.is_some() {
-                gate.insert_any_scope_key(&lock, &record.program, wire::GUARD_PROFILE_UNSELECTED)?;
+                ProfileTable::new(gate).insert_any_scope_key(
+                    &lock,
+                    &record.program,
+                    wire::GUARD_PROFILE_UNSELECTED,
+                )?;
             }
             return Ok(());
         }
@@ -208,12 +222,12 @@ impl ProgramTable {
             identity.as_ref().and_then(|identity| self.profile_slots.get(identity)).copied();
         let tracked = tracked.filter(|tracked| *tracked != slot);
         if too_many {
-            gate.insert_any_scope_key(&lock, &key, tracked.unwrap_or(slot))?;
+            ProfileTable::new(gate).insert_any_scope_key(&lock, &key, tracked.unwrap_or(slot))?;
         }
         let Some(tracked) = tracked else {
             return self.track(gate, &lock, slot, IdentifiedProgram { path, metadata, identity });
         };
-        let calls = gate.share_profile(&lock, &key, slot, tracked)?;
+        let calls = ProfileTable::new(gate).share_profile(&lock, &key, slot, tracked)?;
         if let Some((program, _)) = self.programs.get_mut(&tracked) {
             program.early_calls += calls;
             // A copy, which any user can make, may have started before the exempt program itself.
@@ -228,7 +242,7 @@ impl ProgramTable {
     /// learns is not stored.
     fn track_unidentified(&mut self, gate: &Gate, slot: u32) -> Result<()> {
         self.unidentified += 1;
-        let program = TrackedProgram::new(gate.profile(slot)?, None, None);
+        let program = TrackedProgram::new(ProfileTable::new(gate).profile(slot)?, None, None);
         self.programs.insert(slot, (program, Activity::default()));
         Ok(())
     }
@@ -245,12 +259,12 @@ impl ProgramTable {
             program.tick(now, wait, mode);
         }
         let is_small = |(program, _): &(TrackedProgram, Activity)| program.profile.needs_overflow();
-        if gate.needs_profiles() || self.programs.values().any(is_small) {
+        if ProfileTable::new(gate).needs_profiles() || self.programs.values().any(is_small) {
             let lock = Lock::take()?;
             for (program, _) in self.programs.values_mut().filter(|entry| is_small(entry)) {
-                gate.add_overflow(&lock, &mut program.profile)?;
+                ProfileTable::new(gate).add_overflow(&lock, &mut program.profile)?;
             }
-            gate.make_profiles(&lock)?;
+            ProfileTable::new(gate).make_profiles(&lock)?;
         }
         Ok(())
     }

@@ -50,7 +50,9 @@ impl ExtensionSetup for GuardSetup {
                 processes if the guard and its watchdog are killed together"
             ))
         };
-        let pin = may_hold.then(|| context.gate.pin_holds(&lock).map_err(unpinned).ok()).flatten();
+        let pin = may_hold
+            .then(|| PinnedHolds::new(context.gate, &lock).map_err(unpinned).ok())
+            .flatten();
         Ok(Box::new(GuardInSession {
             guard,
             events: self.events,

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use kernel::clock::now_ns;
 use kernel::gate::Gate;
+use kernel::guard::holds::{self, Holds};
 
 /// Long enough for all threads of a process to stop.
 const STOP: Duration = Duration::from_millis(2);
@@ -36,12 +37,12 @@ impl TrainingStops {
         if now < self.next_ns {
             return self.next_ns;
         }
-        let mut learning = gate.guarded_processes(session);
+        let mut learning = Holds::new(gate, session).guarded_processes();
         learning.retain(|tgid, slot| is_learning(*tgid, *slot));
         let next = learning.range(self.latest + 1..).next().or_else(|| learning.first_key_value());
         if let Some((tgid, _)) = next {
             self.latest = *tgid;
-            gate.hold(session, *tgid, now + STOP.as_nanos() as u64);
+            holds::hold(gate, session, *tgid, now + STOP.as_nanos() as u64);
         }
         let pause =
             (self.interval / learning.len().max(1) as u32).max(MIN_INTERVAL).as_nanos() as u64;

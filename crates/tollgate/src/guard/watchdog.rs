@@ -25,7 +25,7 @@ const READY_LINE: &str = "ready\n";
 
 fn start(gate: &Gate, session: u32) -> Result<HoldWatchdog> {
     let WatchdogTarget { owner, session, threads_map, guard_map, sessions_map } =
-        gate.watchdog_target(session)?;
+        WatchdogTarget::new(gate, session)?;
     let numbers =
         [owner, session, threads_map, guard_map, sessions_map].map(|number| number.to_string());
     let arguments = ["guard", "watchdog"].into_iter().chain(numbers.iter().map(String::as_str));

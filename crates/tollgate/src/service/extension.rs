@@ -318,7 +318,7 @@ impl Services {
                 processes: own.map_or(0, |own| own.processes.len()),
                 threads: own.map_or(0, |own| own.threads),
                 sockets: counts.sockets,
-                refused: counts.refused + counts.moved,
+                refused: counts.refused + counts.rebound,
                 used: figures.get(&number).copied().unwrap_or_default().into(),
             }
         });

@@ -361,7 +361,7 @@ impl Limiter {
             sockets: counts.sockets,
             connections: counts.connections,
             refused: counts.refused,
-            went_over: counts.moved,
+            went_over: counts.rebound,
             slowed_packets: counts.slowed,
             dropped_packets: counts.dropped,
         }

@@ -1,0 +1,19 @@
+//! The guard's part of the life of sessions.
+
+use super::holds::Holds;
+use super::profile_table::ProfileTable;
+use crate::gate::{Gate, KernelSide};
+use crate::wire;
+
+/// Ends the guards of sessions.
+pub struct GuardKernelSide;
+
+impl KernelSide for GuardKernelSide {
+    fn release(&self, gate: &Gate, session: u32) {
+        // This waits for all processors, which a session without a guard need not do.
+        if gate.sessions.read(session).mask & wire::GUARD != 0 {
+            Holds::new(gate, session).release_all();
+            ProfileTable::new(gate).drop_profiles(session);
+        }
+    }
+}
