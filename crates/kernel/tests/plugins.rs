@@ -46,15 +46,15 @@ fn outcome(text: &str, arguments: &[u64]) -> (i64, ProgramState, Same) {
 #[track_caller]
 fn outcome_by(text: &str, arguments: &[u64], kinds: &[Loops]) -> (i64, ProgramState, Same) {
     let program = program(text);
-    let (result, state, world) = interpreted(&program, arguments);
+    let (result, state, runtime) = interpreted(&program, arguments);
     for loops in kinds {
         let object = ecode::compile(&program, text, "test.ec", *loops)
             .unwrap_or_else(|problem| panic!("{text}\n{problem:?}"));
         let (found, left) = in_kernel::run(text, &program, &object, arguments);
-        let expected = (result as i32, FinalState::by_the_interpreter(&object, &state, &world));
+        let expected = (result as i32, FinalState::by_the_interpreter(&object, &state, &runtime));
         assert_eq!((found, left), expected, "{text}");
     }
-    (result, state, world)
+    (result, state, runtime)
 }
 
 #[track_caller]
@@ -485,14 +485,14 @@ fn plugin_output() {
             return emit(one);
         }"#,
     );
-    let (result, _, world) = outcome(text, &[3]);
+    let (result, _, runtime) = outcome(text, &[3]);
     assert_eq!(result, 1);
-    assert_eq!(world.printed[0], "1 3 ff ok|abc|two|100 %\n");
-    assert_eq!(world.printed[2].len(), 64);
-    assert_eq!(world.printed.len(), 6);
+    assert_eq!(runtime.printed[0], "1 3 ff ok|abc|two|100 %\n");
+    assert_eq!(runtime.printed[2].len(), 64);
+    assert_eq!(runtime.printed.len(), 6);
     let program = program(text);
-    let bytes =
-        [&(1_u64 << 32).to_le_bytes(), &7_u64.to_le_bytes(), world.emitted[0].as_slice()].concat();
+    let bytes = [&(1_u64 << 32).to_le_bytes(), &7_u64.to_le_bytes(), runtime.emitted[0].as_slice()]
+        .concat();
     let number = |name: &str, value| (name.to_owned(), RecordValue::Number(value));
     let members = vec![
         number("by", 3),

@@ -33,8 +33,8 @@ impl OffsetSource {
 }
 
 /// The specification of a hook that cannot deny anything.
-pub fn observing_spec(fields: Vec<HookField>, entries: Vec<HookProgram>) -> HookSpec {
-    HookSpec { fields, entries, return_policy: OBSERVES, unavailable: None, packet: None }
+pub fn observing_spec(fields: Vec<HookField>, programs: Vec<HookProgram>) -> HookSpec {
+    HookSpec { fields, programs, return_policy: OBSERVES, unavailable: None, packet: None }
 }
 
 /// A program with one variant and no conditions.
