@@ -11,7 +11,7 @@ use kernel::wire;
 
 use super::parts::{OffsetSource, field, observing_spec};
 
-/// How many arguments a call may have.
+/// The most arguments of a call.
 const ARGUMENTS: usize = 6;
 // struct pt_regs, arch/x86/include/uapi/asm/ptrace.h
 const ORIG_AX: u16 = 120;
@@ -32,7 +32,7 @@ const OF_I386: [u16; ARGUMENTS] = [BX, CX, DX, SI, DI, BP];
 const TS_COMPAT: u64 = 2;
 /// arch/x86/include/uapi/asm/unistd.h
 const X32_BIT: u64 = 0x4000_0000;
-/// Distinguishes an x32 number from -1, which is the number when rt_sigreturn ends.
+/// Distinguishes an x32 number from -1, which is the number at the end of rt_sigreturn.
 const X32_MASK: u64 = 0xf000_0000;
 /// The bits of a call's number.
 const NUMBER_MASK: u64 = 0xffff_ffff;

@@ -1,4 +1,4 @@
-//! Hooks of sockets and packets, which can refuse.
+//! Hooks of sockets and packets, at which a handler can deny the operation.
 
 use ecode::{
     Builtin, FieldCondition, FieldSource, HookField, HookProgram, HookSpec, HookVariant, Integer,

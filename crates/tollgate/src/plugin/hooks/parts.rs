@@ -47,7 +47,7 @@ pub fn field(name: &str, bits: u8, is_signed: bool) -> HookField {
     HookField { name: name.into(), ty: Type::Integer(Integer { bits, is_signed }) }
 }
 
-/// A return policy by which a handler's value refuses.
+/// A return policy by which a handler's return value can deny the operation.
 pub fn denying_policy(goes_on: i32, value: i32, sets_errno: bool) -> ReturnPolicy {
     ReturnPolicy::Chained { goes_on, stops: Some(DenyReturn { value, sets_errno }) }
 }
