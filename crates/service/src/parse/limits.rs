@@ -62,7 +62,7 @@ fn text<'text, T>(
     let text = reader.string(key);
     reader.help_since(known, || format!("write {key} = {example:?}"));
     let At { value, span } = text?;
-    parse(value).map_err(|fault| reader.problem(Problem::new(span, fault))).ok()
+    parse(value).map_err(|reason| reader.problem(Problem::new(span, reason))).ok()
 }
 
 fn count(reader: &mut TableReader, key: &'static str, range: RangeInclusive<u32>) -> Option<u64> {

@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask-services", rename_all = "kebab-case")]
 pub enum ServiceRequest {
-    /// Without a file, the daemon reads its own file again.
+    /// Activates a rule file; without one, the daemon reads its own file again.
     Apply {
         file: Option<RuleText>,
     },
     Report,
-    /// All services; or one, with the threads that work for it.
+    /// Lists all services; or one, with the threads that work for it.
     List {
         service: Option<String>,
     },
@@ -83,7 +83,8 @@ pub struct LimitReport {
     pub services: Vec<LimitRow>,
     /// `lift` or `keep`.
     pub at_end: String,
-    pub moves: MigrationReport,
+    #[serde(rename = "moves")]
+    pub migrations: MigrationReport,
 }
 
 /// The limits of a service, and the usage of the service with those below it. A limit is null if
@@ -102,14 +103,15 @@ pub struct LimitRow {
     pub sockets_max: Option<u64>,
     pub connections_max: Option<u64>,
     pub network_max_bytes_per_second: Option<u64>,
-    /// The errno of a refused request, or the service that work beyond the limit goes to.
-    pub beyond: String,
-    /// Open IPv4 and IPv6 sockets that its threads made.
+    /// The errno of a refused request, or the service that work over the limit goes to.
+    #[serde(rename = "beyond")]
+    pub over_limit: String,
+    /// Open IPv4 and IPv6 sockets that the threads of the service created.
     pub sockets: u64,
-    /// The TCP sockets among these that its threads connected.
+    /// The TCP sockets among these that the threads connected.
     pub connections: u64,
     pub refused: u64,
-    /// Requests that went to the service for work beyond the limit.
+    /// Requests that went to the service for work over the limit.
     pub went_over: u64,
     pub slowed_packets: u64,
     pub dropped_packets: u64,
@@ -136,14 +138,15 @@ pub struct ServiceReport {
     /// The active rule file.
     pub file: String,
     pub rules: usize,
-    /// In tree order, each before those below it.
+    /// In tree order, parents first.
     pub services: Vec<ServiceRow>,
-    /// The CPU time of the whole machine in that time, in steps of 10 ms.
+    /// The CPU time of the whole machine during `elapsed_ns`, in steps of 10 ms.
     pub machine_cpu_ns: u64,
     /// The part of it that belongs to no service: kernel threads, interrupts, and what ran before
     /// the daemon started to account.
     pub kernel_cpu_ns: u64,
-    pub moves: MigrationReport,
+    #[serde(rename = "moves")]
+    pub migrations: MigrationReport,
     pub losses: BTreeMap<String, u64>,
 }
 
@@ -156,9 +159,9 @@ pub struct ServiceRow {
     pub depth: usize,
     pub processes: usize,
     pub threads: usize,
-    /// Open IPv4 and IPv6 sockets that it, or a service below it, has made.
+    /// Open IPv4 and IPv6 sockets that the service, or one below it, has created.
     pub sockets: u64,
-    /// Sockets and connections that it, or a service below it, requested beyond its limits.
+    /// Sockets and connections that the service, or one below it, requested over its limits.
     pub refused: u64,
     #[serde(flatten)]
     pub used: UsageReport,
@@ -182,31 +185,33 @@ pub struct UsageReport {
     pub received_bytes: u64,
     pub sent_bytes: u64,
     /// How often a thread of the service has ended or changed to another service.
-    pub labels: u64,
+    #[serde(rename = "labels")]
+    pub charges: u64,
     /// Shared replies: replies by threads that worked for this service by then, because they serve
     /// several clients at once.
-    pub overlaps: u64,
+    #[serde(rename = "overlaps")]
+    pub shared_replies: u64,
 }
 
 impl From<ServiceUsage> for UsageReport {
-    fn from(figures: ServiceUsage) -> Self {
+    fn from(usage: ServiceUsage) -> Self {
         Self {
-            cpu_ns: figures.cpu_ns,
-            wait_ns: figures.wait_ns,
-            blocked_ns: figures.blocked_ns,
-            calls: figures.calls,
-            switches: figures.switches,
-            preemptions: figures.preemptions,
-            minor_faults: figures.minor_faults,
-            major_faults: figures.major_faults,
-            read_bytes: figures.read_bytes,
-            written_bytes: figures.written_bytes,
-            storage_read_bytes: figures.storage_read_bytes,
-            storage_written_bytes: figures.storage_written_bytes,
-            received_bytes: figures.received_bytes,
-            sent_bytes: figures.sent_bytes,
-            labels: figures.charges,
-            overlaps: figures.shared_replies,
+            cpu_ns: usage.cpu_ns,
+            wait_ns: usage.wait_ns,
+            blocked_ns: usage.blocked_ns,
+            calls: usage.calls,
+            switches: usage.switches,
+            preemptions: usage.preemptions,
+            minor_faults: usage.minor_faults,
+            major_faults: usage.major_faults,
+            read_bytes: usage.read_bytes,
+            written_bytes: usage.written_bytes,
+            storage_read_bytes: usage.storage_read_bytes,
+            storage_written_bytes: usage.storage_written_bytes,
+            received_bytes: usage.received_bytes,
+            sent_bytes: usage.sent_bytes,
+            charges: usage.charges,
+            shared_replies: usage.shared_replies,
         }
     }
 }
@@ -215,7 +220,7 @@ impl From<ServiceUsage> for UsageReport {
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct List {
     pub schema: String,
-    /// In tree order, each before those below it; or only the requested one.
+    /// All services in tree order, parents first; or only the requested one.
     pub services: Vec<ListRow>,
     /// The threads that work for the requested service.
     pub threads: Vec<ExplainedThread>,
@@ -243,8 +248,9 @@ pub struct ExplainedThread {
     pub tid: u32,
     pub command: String,
     pub service: String,
-    /// The thread works on behalf of the service, instead of belonging to it.
-    pub borrowed: bool,
+    /// Whether the thread works on behalf of the service, instead of belonging to it.
+    #[serde(rename = "borrowed")]
+    pub is_on_behalf: bool,
     /// fork, exec, found, user, receive, open, reply, assigned, io_uring, several, limit, asked, or
     /// inherited.
     pub why: String,
@@ -294,8 +300,9 @@ pub struct ExplainedRule {
     pub file: String,
     pub line: usize,
     pub name: Option<String>,
-    /// The file was applied again since; the line is the one that the rule had then.
-    pub is_former: bool,
+    /// Whether an earlier ruleset had the rule. `line` is its line at that time.
+    #[serde(rename = "is_former")]
+    pub is_previous: bool,
 }
 
 #[cfg(test)]

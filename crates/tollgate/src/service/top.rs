@@ -19,7 +19,7 @@ use crate::options::SocketOption;
 use crate::output::needs_terminal;
 use crate::tui;
 
-/// What is drawn: the latest report, and the usage since the one before.
+/// What the screen shows: the latest report, and rates from the usage since the one before.
 struct ServiceView {
     report: ServiceReport,
     /// The previous usage by service.
@@ -93,7 +93,7 @@ fn draw(frame: &mut Frame<'_>, view: &ServiceView) {
     );
 }
 
-/// Together with the spaces between them as wide as a terminal of 80 columns.
+/// With the spaces between them, the columns are as wide as a terminal of 80 columns.
 const COLUMNS: [(&str, u16); 8] = [
     ("service", 16),
     ("cpu %", 7),
@@ -105,7 +105,7 @@ const COLUMNS: [(&str, u16); 8] = [
     ("threads", 7),
 ];
 
-/// The number of columns that fit: a truncated number would be a wrong one.
+/// The number of columns that fit. A truncated number would be wrong.
 fn column_count(room: u16) -> usize {
     let ends = COLUMNS.iter().scan(0, |end, (_, width)| {
         *end += width + 1;
