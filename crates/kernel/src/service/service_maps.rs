@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use libbpf_rs::{ErrorKind, MapCore as _, MapFlags};
-use zerocopy::{FromBytes, IntoBytes as _};
+use zerocopy::{FromBytes, IntoBytes, KnownLayout};
 
 use crate::clock::now_ns;
 use crate::cpus;
@@ -19,7 +19,8 @@ use crate::skeletons::gate::OpenGateMaps;
 use crate::wire;
 
 /// What was used. Times in nanoseconds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout)]
+#[repr(C)]
 pub struct ServiceUsage {
     pub cpu_ns: u64,
     pub wait_ns: u64,
@@ -147,24 +148,8 @@ impl ServiceUsage {
     }
 
     fn as_array_mut(&mut self) -> [&mut u64; 16] {
-        [
-            &mut self.cpu_ns,
-            &mut self.wait_ns,
-            &mut self.blocked_ns,
-            &mut self.calls,
-            &mut self.switches,
-            &mut self.preemptions,
-            &mut self.minor_faults,
-            &mut self.major_faults,
-            &mut self.read_bytes,
-            &mut self.written_bytes,
-            &mut self.storage_read_bytes,
-            &mut self.storage_written_bytes,
-            &mut self.received_bytes,
-            &mut self.sent_bytes,
-            &mut self.charges,
-            &mut self.shared_replies,
-        ]
+        let values: &mut [u64; 16] = zerocopy::transmute_mut!(self);
+        values.each_mut()
     }
 
     /// Adds usage. Differences may be below zero for a moment: if a binding changes between two

@@ -319,7 +319,7 @@ impl Services {
                 threads: own.map_or(0, |own| own.threads),
                 sockets: counts.sockets,
                 refused: counts.refused + counts.moved,
-                used: usage.get(&number).copied().unwrap_or_default().into(),
+                used: usage.get(&number).copied().unwrap_or_default(),
             }
         });
         Ok(ServiceReport {

@@ -163,57 +163,36 @@ pub struct ServiceRow {
     pub sockets: u64,
     /// Sockets and connections that the service, or one below it, requested over its limits.
     pub refused: u64,
-    #[serde(flatten)]
-    pub used: UsageReport,
+    /// The usage of the service itself, without those below it.
+    #[serde(flatten, with = "UsageKeys")]
+    pub used: ServiceUsage,
 }
 
-/// The usage of the service itself, without those below it.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct UsageReport {
-    pub cpu_ns: u64,
-    pub wait_ns: u64,
-    pub blocked_ns: u64,
-    pub calls: u64,
-    pub switches: u64,
-    pub preemptions: u64,
-    pub minor_faults: u64,
-    pub major_faults: u64,
-    pub read_bytes: u64,
-    pub written_bytes: u64,
-    pub storage_read_bytes: u64,
-    pub storage_written_bytes: u64,
-    pub received_bytes: u64,
-    pub sent_bytes: u64,
+/// The keys of [`ServiceUsage`].
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "ServiceUsage")]
+struct UsageKeys {
+    cpu_ns: u64,
+    wait_ns: u64,
+    blocked_ns: u64,
+    calls: u64,
+    switches: u64,
+    preemptions: u64,
+    minor_faults: u64,
+    major_faults: u64,
+    read_bytes: u64,
+    written_bytes: u64,
+    storage_read_bytes: u64,
+    storage_written_bytes: u64,
+    received_bytes: u64,
+    sent_bytes: u64,
     /// How often a thread of the service has ended or changed to another service.
     #[serde(rename = "labels")]
-    pub charges: u64,
+    charges: u64,
     /// Shared replies: replies by threads that worked for this service by then, because they serve
     /// several clients at once.
     #[serde(rename = "overlaps")]
-    pub shared_replies: u64,
-}
-
-impl From<ServiceUsage> for UsageReport {
-    fn from(usage: ServiceUsage) -> Self {
-        Self {
-            cpu_ns: usage.cpu_ns,
-            wait_ns: usage.wait_ns,
-            blocked_ns: usage.blocked_ns,
-            calls: usage.calls,
-            switches: usage.switches,
-            preemptions: usage.preemptions,
-            minor_faults: usage.minor_faults,
-            major_faults: usage.major_faults,
-            read_bytes: usage.read_bytes,
-            written_bytes: usage.written_bytes,
-            storage_read_bytes: usage.storage_read_bytes,
-            storage_written_bytes: usage.storage_written_bytes,
-            received_bytes: usage.received_bytes,
-            sent_bytes: usage.sent_bytes,
-            charges: usage.charges,
-            shared_replies: usage.shared_replies,
-        }
-    }
+    shared_replies: u64,
 }
 
 /// `tollgate service list --json`

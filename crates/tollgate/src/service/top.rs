@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
+use kernel::service::service_maps::ServiceUsage;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Modifier, Style};
@@ -12,7 +13,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Borders, Paragraph, Row, Table};
 
 use super::format::{bytes, indented};
-use super::requests::{ServiceReport, ServiceRequest, ServiceRow, UsageReport};
+use super::requests::{ServiceReport, ServiceRequest, ServiceRow};
 use crate::daemon_client::request_one;
 use crate::format::{count, number_of};
 use crate::options::SocketOption;
@@ -23,7 +24,7 @@ use crate::tui;
 struct ServiceView {
     report: ServiceReport,
     /// The previous usage by service.
-    before: HashMap<String, UsageReport>,
+    before: HashMap<String, ServiceUsage>,
     time: Duration,
 }
 
@@ -121,7 +122,7 @@ const HEAD_LINES: usize = 2;
 fn row_cells(row: &ServiceRow, view: &ServiceView) -> Vec<String> {
     let before = view.before.get(&row.name).copied().unwrap_or(row.used);
     let seconds = view.time.as_secs_f64().max(1e-9);
-    let rate = |value: fn(&UsageReport) -> u64| {
+    let rate = |value: fn(&ServiceUsage) -> u64| {
         value(&row.used).saturating_sub(value(&before)) as f64 / seconds
     };
     let percent = |ns: f64| format!("{:.1}", ns / 1e7);
@@ -146,7 +147,7 @@ mod tests {
 
     #[test]
     fn shows_usage_per_second() {
-        let used = |cpu_ns, calls| UsageReport { cpu_ns, calls, ..UsageReport::default() };
+        let used = |cpu_ns, calls| ServiceUsage { cpu_ns, calls, ..ServiceUsage::default() };
         let row = |name: &str, depth, used| ServiceRow {
             name: name.into(),
             depth,
