@@ -104,7 +104,7 @@ pub struct KernelRuleset {
 }
 
 /// Of [`KernelRuleset::tuples_by_event`]: files that are opened.
-const OPEN: usize = wire::WHY_OPENED as usize - wire::WHY_FORK as usize;
+const OPEN: usize = wire::EVENT_OPEN as usize;
 
 /// The active services, as long as their session lives.
 pub struct KernelServices {

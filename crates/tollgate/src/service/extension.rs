@@ -555,6 +555,17 @@ fn wire_ruleset(
     })
 }
 
+fn wire_event(event: RuleEvent) -> u32 {
+    match event {
+        RuleEvent::Fork => wire::EVENT_FORK,
+        RuleEvent::Exec => wire::EVENT_EXEC,
+        RuleEvent::Found => wire::EVENT_ATTACH,
+        RuleEvent::User => wire::EVENT_USER,
+        RuleEvent::Receive => wire::EVENT_RECEIVE,
+        RuleEvent::Open => wire::EVENT_OPEN,
+    }
+}
+
 fn wire_rule(file: &RuleFile, precedence: usize, registry: &ServiceRegistry) -> wire::service_rule {
     let rule = &file.ruleset.rules()[precedence];
     let number = |tree: &Tree, id| registry.of(tree, id);
@@ -573,13 +584,11 @@ fn wire_rule(file: &RuleFile, precedence: usize, registry: &ServiceRegistry) -> 
         RuleAction::StartsDynamic { split: SplitBy::Client, .. } => wire::SPLIT_CLIENT,
         _ => 0,
     };
-    let event =
-        |event: &RuleEvent| RuleEvent::ALL.iter().position(|one| one == event).unwrap_or_default();
     wire::service_rule {
         precedence: precedence as u32,
         service,
         then: action as u8,
-        events: rule.events.iter().fold(0, |all, one| all | 1 << event(one)),
+        events: rule.events.iter().fold(0, |all, event| all | 1 << wire_event(*event)),
         names_events: rule.has_explicit_events.into(),
         each: split as u8,
         ..Default::default()
@@ -591,7 +600,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn field_bits_match_wire() {
+    fn constants_match_wire() {
         use service::field;
         let both = [
             (field::EXE, wire::FIELD_EXE),
@@ -609,7 +618,8 @@ mod tests {
         for (pure, kernel) in both {
             assert_eq!(u32::from(pure), kernel);
         }
-        assert_eq!(RuleEvent::ALL.len(), wire::SERVICE_EVENTS as usize);
+        let events = (0..wire::SERVICE_EVENTS).collect::<Vec<_>>();
+        assert_eq!(RuleEvent::ALL.map(wire_event).as_slice(), events);
         assert_eq!(service::MAX_TUPLES, wire::SERVICE_TUPLES as usize);
         assert!(service::MAX_RULES <= wire::SERVICE_RULES as usize);
     }
