@@ -29,8 +29,8 @@ fn problem(text: &str) -> (String, &str) {
 }
 
 #[track_caller]
-fn says(text: &str, message: &str, place: &str) {
-    assert_eq!(problem(text), (message.to_owned(), place));
+fn says(text: &str, message: &str, marked: &str) {
+    assert_eq!(problem(text), (message.to_owned(), marked));
 }
 
 #[test]

@@ -361,8 +361,8 @@ impl Checker<'_> {
             }
         }
         match rest.next() {
-            Some((_, beyond)) => {
-                let span = beyond.span.clone();
+            Some((_, excess)) => {
+                let span = excess.span.clone();
                 self.error(Diagnostic::error(span, "the format does not use this value"))
             }
             None => Ok(()),

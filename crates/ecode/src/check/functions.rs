@@ -57,10 +57,10 @@ impl Checker<'_> {
         most: usize,
         of: &str,
     ) -> Checked<Vec<Type>> {
-        if let Some(beyond) = written.get(most) {
+        if let Some(excess) = written.get(most) {
             let message =
                 format!("{of} has at most {most} parameters, but this one has {}", written.len());
-            let problem = Diagnostic::error(beyond.name.span.clone(), message);
+            let problem = Diagnostic::error(excess.name.span.clone(), message);
             return self.error(problem.help("pass some of them in global variables"));
         }
         let mut types = Vec::new();

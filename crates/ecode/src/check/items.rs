@@ -161,11 +161,11 @@ impl Checker<'_> {
     fn structure(&mut self, name: &ast::Ident, declared: &[ast::Declaration]) -> Checked<()> {
         let mut members: Vec<(String, Type)> = Vec::new();
         let written = declared.iter().flat_map(|declaration| &declaration.declarators);
-        if let Some(beyond) = written.clone().nth(MAX_MEMBERS) {
+        if let Some(excess) = written.clone().nth(MAX_MEMBERS) {
             let count = written.count();
             let message =
                 format!("a struct has at most {MAX_MEMBERS} members, but this one has {count}");
-            return self.error(Diagnostic::error(beyond.name.span.clone(), message));
+            return self.error(Diagnostic::error(excess.name.span.clone(), message));
         }
         for declaration in declared {
             let base = self.resolve_value(&declaration.type_name, "a member")?;

@@ -39,7 +39,7 @@ fn is_boolean_valued(written: &ast::Expression) -> bool {
     }
 }
 
-/// The ways in which a statement can complete.
+/// How a statement can complete.
 #[derive(Clone, Copy, Default)]
 struct Completions {
     /// Execution continues after it.

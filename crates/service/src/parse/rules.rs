@@ -42,7 +42,7 @@ fn read_rule(
     host: &dyn Host,
     problems: &mut Problems,
 ) -> Option<Rule> {
-    let known = problems.len();
+    let problems_before = problems.len();
     let mut reader = TableReader::new(table.value, table.span.clone(), problems);
     let name = reader.string("name").map(|name| name.value.to_owned());
     let priority = reader.integer("priority", i32::MIN.into()..=i32::MAX.into());
@@ -53,7 +53,7 @@ fn read_rule(
     reader.finish(|_| {
         "a rule has no tables; write its settings directly: exe = \"/usr/sbin/nginx\"".into()
     });
-    if problems.len() > known {
+    if problems.len() > problems_before {
         return None;
     }
     let (action, span) = (action?, table.span);
@@ -68,14 +68,14 @@ fn read_rule(
         action,
     };
     problems.extend(validation_error(&rule));
-    (problems.len() == known).then_some(rule)
+    (problems.len() == problems_before).then_some(rule)
 }
 
 fn conditions(reader: &mut TableReader, tree: &Tree, host: &dyn Host) -> Conditions {
     let exe = reader.string("exe").and_then(|path| resolve_path(reader, &path, host));
-    let known = reader.problems.len();
+    let problems_before = reader.problems.len();
     let user = reader.string("user");
-    reader.help_since(known, || "write user = \"33\", or the user's name".into());
+    reader.help_since(problems_before, || "write user = \"33\", or the user's name".into());
     let user = user.and_then(|name| {
         let is_number = name.value.bytes().all(|byte| byte.is_ascii_digit());
         let found = if is_number { name.value.parse().ok() } else { host.user(name.value) };
@@ -269,14 +269,14 @@ fn canonical(network: IpNet) -> IpNet {
 }
 
 fn action(reader: &mut TableReader, tree: &Tree) -> Option<RuleAction> {
-    let known = reader.problems.len();
+    let problems_before = reader.problems.len();
     let belongs = service(reader, "belongs-to", tree).map(RuleAction::BelongsTo);
     let inherits = reader.flag("inherits").map(|_| RuleAction::Inherits);
     let adopts = reader.flag("adopts-peer").map(|_| RuleAction::AdoptsPeer);
     let dynamic_service = dynamic_service(reader, tree);
     let mut all = [belongs, inherits, adopts, dynamic_service].into_iter().flatten();
     let (first, second) = (all.next(), all.next());
-    if reader.problems.len() == known && (first.is_none() || second.is_some()) {
+    if reader.problems.len() == problems_before && (first.is_none() || second.is_some()) {
         let what = if first.is_none() { "has no action" } else { "has more than one action" };
         reader.problem(Problem::new(
             reader.span.clone(),

@@ -45,8 +45,8 @@ impl ServiceRegistry {
             );
         }
         let before: Vec<_> = self.active().collect();
-        // A name that comes back gets a new number: sleeping threads of the former service must not
-        // belong to the new one.
+        // A name that comes back gets a new number: sleeping threads of the removed service must
+        // not belong to the new one.
         let services = &self.services;
         self.numbers.retain(|_, number| services[number].is_active);
         let named = |(number, _): &(&u16, &mut RegisteredService)| {

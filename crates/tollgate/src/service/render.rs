@@ -24,7 +24,7 @@ pub fn conditions(conditions: &Conditions, tree: &Tree) -> Vec<(&'static str, St
 
 /// The limits by their keys, as in the file.
 pub fn limits(limits: &Limits, tree: &Tree) -> Vec<(&'static str, Value)> {
-    let beyond = match limits.over_limit {
+    let over_limit = match limits.over_limit {
         _ if !limits.needs_socket_hooks() || limits.over_limit == OverLimit::default() => None,
         OverLimit::Fails(errno) => Some(("over-limit-errno", json!(errno.name()))),
         OverLimit::WorksFor(id) => Some(("over-limit-service", json!(tree.name(id)))),
@@ -38,7 +38,7 @@ pub fn limits(limits: &Limits, tree: &Tree) -> Vec<(&'static str, Value)> {
         ("connections-max", limits.connections_max.map(|most| json!(most))),
         ("network-max", amount(limits.network_max, NETWORK_UNIT)),
     ];
-    all.into_iter().filter_map(|(key, value)| Some((key, value?))).chain(beyond).collect()
+    all.into_iter().filter_map(|(key, value)| Some((key, value?))).chain(over_limit).collect()
 }
 
 /// An amount in the largest unit of which it is a multiple.
