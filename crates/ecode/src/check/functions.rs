@@ -248,7 +248,7 @@ impl Checker<'_> {
             hook: hook.text.clone(),
             selected,
             function,
-            spec: spec,
+            spec,
             is_read,
         });
         Ok(())

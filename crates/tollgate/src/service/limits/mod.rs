@@ -151,7 +151,7 @@ impl Limiter {
                 sockets: own.limits.sockets_max,
                 connections: own.limits.connections_max,
                 bytes_per_second: own.limits.network_max,
-                over_limit: over_limit,
+                over_limit,
             };
             sockets.set(number, &limit);
         }
