@@ -10,16 +10,6 @@ struct service_member members[THREADS] SEC(".bss.members");
 struct service services[SERVICES] SEC(".bss.services");
 struct service_ruleset rulesets[2] SEC(".bss.rulesets");
 
-/* crates/service/src/rule.rs, Event */
-enum service_event {
-	EVENT_FORK,
-	EVENT_EXEC,
-	EVENT_ATTACH,
-	EVENT_USER,
-	EVENT_RECEIVE,
-	EVENT_OPEN,
-};
-
 static __always_inline struct service_member *member_of(struct thread_state *thread)
 {
 	return &members[thread->slot & (THREADS - 1)];

@@ -138,17 +138,28 @@ enum service_binding {
 	BINDING_EXPLICIT = 2,
 };
 
+/* The events at which rules are matched. */
+enum service_event {
+	EVENT_FORK,
+	EVENT_EXEC,
+	EVENT_ATTACH,
+	EVENT_USER,
+	EVENT_RECEIVE,
+	EVENT_OPEN,
+	SERVICE_EVENTS,
+};
+
 /* Why a thread has its binding. */
 enum service_why {
 	/* Its parent has it. */
 	WHY_FORKED = 0,
-	/* By a rule, on this event (crates/service/src/rule.rs, Event). */
-	WHY_FORK = 1,
-	WHY_EXEC = 2,
-	WHY_ATTACHED = 3,
-	WHY_USER = 4,
-	WHY_RECEIVED = 5,
-	WHY_OPENED = 6,
+	/* By a rule, on this event. */
+	WHY_FORK = 1 + EVENT_FORK,
+	WHY_EXEC = 1 + EVENT_EXEC,
+	WHY_ATTACHED = 1 + EVENT_ATTACH,
+	WHY_USER = 1 + EVENT_USER,
+	WHY_RECEIVED = 1 + EVENT_RECEIVE,
+	WHY_OPENED = 1 + EVENT_OPEN,
 	/* It got the reply to a request that it sent for this service. */
 	WHY_RESUMED = 7,
 	/* It was assigned by hand. */
@@ -163,7 +174,6 @@ enum service_why {
 	WHY_SHARED_REPLY = 12,
 };
 
-#define SERVICE_EVENTS 6
 #define SERVICE_TUPLES 32
 
 /* Conditions of a tuple of rules, with their values in struct rule_query. */

@@ -35,7 +35,7 @@ pub enum Builtin {
     Memcpy,
     /// `memcmp`: compares bytes.
     Memcmp,
-    /// `has`: whether a map has a key.
+    /// `has`: returns whether a map has a key.
     Has,
     /// `erase`: removes a key from a map.
     Erase,
@@ -49,7 +49,7 @@ pub enum Builtin {
     Packet16,
     /// `packet32`: four bytes of the packet, as a number.
     Packet32,
-    /// `cut_short`: whether a loop was cut short.
+    /// `cut_short`: returns whether a loop was cut short.
     CutShort,
 }
 
@@ -69,8 +69,8 @@ impl Builtin {
         }
     }
 
-    /// Whether the function is compiled as a loop over bytes, because it is not a helper of the
-    /// kernel.
+    /// Whether the compiler emits a loop over bytes for the function, because the kernel has no
+    /// helper for it.
     pub fn is_byte_loop(self) -> bool {
         matches!(
             self,

@@ -7,23 +7,23 @@ use crate::ir::{BlockId, IrFunction};
 pub fn join_points(function: &IrFunction) -> Vec<Option<BlockId>> {
     let mut from = vec![Vec::new(); function.blocks.len()];
     for (number, block) in function.blocks.iter().enumerate() {
-        // Only the edge to the next iteration of a loop leads backwards.
+        // Leave out the edges to the next iteration of a loop, the only ones that lead backwards.
         block.end.successors().filter(|to| *to > number).for_each(|to| from[to].push(number));
     }
-    let mut partings: Vec<usize> = Vec::new();
+    let mut dominators: Vec<usize> = Vec::new();
     for from in &from {
-        let parting = from.iter().copied().reduce(|mut one, mut other| {
+        let dominator = from.iter().copied().reduce(|mut one, mut other| {
             while one != other {
-                (one, other) = (one.min(other), partings[one.max(other)]);
+                (one, other) = (one.min(other), dominators[one.max(other)]);
             }
             one
         });
-        partings.push(parting.unwrap_or(0));
+        dominators.push(dominator.unwrap_or(0));
     }
     let is_join = |number: usize| from[number].len() > 1;
-    partings
+    dominators
         .iter()
         .enumerate()
-        .map(|(number, parting)| is_join(number).then_some(*parting))
+        .map(|(number, dominator)| is_join(number).then_some(*dominator))
         .collect()
 }

@@ -100,16 +100,16 @@ pub fn compile(
     name: &str,
     loops: Loops,
 ) -> Result<Object, Box<Diagnostic>> {
-    let (layout, places) = (DataLayout::new(program), LineIndex::new(text));
+    let (layout, line_index) = (DataLayout::new(program), LineIndex::new(text));
     let mut compiled = Functions::new();
-    let entries = program.handlers.iter().enumerate();
-    let entries = entries.flat_map(|(number, handler)| {
-        handler.spec.entries.iter().map(move |entry| (number, entry))
+    let hook_programs = program.handlers.iter().enumerate();
+    let hook_programs = hook_programs.flat_map(|(number, handler)| {
+        handler.spec.programs.iter().map(move |hook_program| (number, hook_program))
     });
-    let programs = entries.map(|(number, entry)| {
-        let handler = (&program.handlers[number], entry);
+    let programs = hook_programs.map(|(number, hook_program)| {
+        let handler = (&program.handlers[number], hook_program);
         let linked = link(program, &layout, handler, loops, &mut compiled)?;
-        Ok(object(program, number, entry, &linked, &compiled, &places, name))
+        Ok(object(program, number, hook_program, &linked, &compiled, &line_index, name))
     });
     let map = |map: &crate::typed::Map| MapShape {
         name: map.name.clone(),
@@ -138,7 +138,7 @@ fn compile_function(
     is_handler: bool,
 ) -> Result<Vec<EmittedFunction>, Box<Diagnostic>> {
     let lowered = widen_at_joins(lowered);
-    let (parts, kept) = match loops {
+    let (parts, shared) = match loops {
         Loops::MayGoto => (vec![lowered], SharedRegisters::default()),
         Loops::Helper if lowered.loops.len() >= MAX_FUNCTIONS => {
             return Err(too_many_functions(&lowered.name, &lowered.span));
@@ -150,7 +150,7 @@ fn compile_function(
     let is_handler = |part: &IrFunction| is_handler && !part.is_loop_body;
     parts
         .iter()
-        .map(|part| emit(part, &kept, is_handler(part), keeps_context, most_bytes))
+        .map(|part| emit(part, &shared, is_handler(part), keeps_context, most_bytes))
         .collect()
 }
 
@@ -164,22 +164,22 @@ fn too_many_functions(name: &str, span: &Span) -> Box<Diagnostic> {
 
 /// Links a handler with its functions, the handler first and the others in the order in which they
 /// are found. Each function is compiled once, except for the handler, which is compiled for each of
-/// its entries.
+/// the hook's programs.
 fn link(
     program: &Program,
     layout: &DataLayout,
-    (handler, entry): (&Handler, &HookProgram),
+    (handler, hook_program): (&Handler, &HookProgram),
     loops: Loops,
     compiled: &mut Functions,
 ) -> Result<Vec<usize>, Box<Diagnostic>> {
-    let lowered = lower(program, layout, handler.function, Some((handler, entry)))?;
+    let lowered = lower(program, layout, handler.function, Some((handler, hook_program)))?;
     compiled.insert(handler.function, compile_function(lowered, loops, true)?);
     let mut linked = vec![handler.function];
     let mut at = 0;
     while let Some(&function) = linked.get(at) {
         at += 1;
-        if let hash_map::Entry::Vacant(place) = compiled.entry(function) {
-            place.insert(compile_function(lower(program, layout, function, None)?, loops, false)?);
+        if let hash_map::Entry::Vacant(vacant) = compiled.entry(function) {
+            vacant.insert(compile_function(lower(program, layout, function, None)?, loops, false)?);
         }
         for (_, callee) in compiled[&function].iter().flat_map(|part| &part.calls) {
             if !linked.contains(callee) {
@@ -200,7 +200,7 @@ fn link(
 fn calls(compiled: &Functions, (function, part): PartId) -> impl Iterator<Item = (usize, PartId)> {
     let emitted = &compiled[&function][part];
     let calls = emitted.calls.iter().map(|(at, callee)| (*at, (*callee, 0)));
-    calls.chain(emitted.rounds.iter().map(move |(at, looped)| (*at, (function, looped + 1))))
+    calls.chain(emitted.loop_refs.iter().map(move |(at, loop_id)| (*at, (function, loop_id + 1))))
 }
 
 /// Checks the stack and the depth along each chain of calls.
@@ -211,15 +211,15 @@ fn check_stack_depth(
     most_bytes: u32,
 ) -> Result<(), Box<Diagnostic>> {
     let mut deepest: HashMap<PartId, (u32, usize)> = HashMap::new();
-    let mut way = vec![((handler, 0), false)];
-    while let Some((part, is_done)) = way.pop() {
+    let mut stack = vec![((handler, 0), false)];
+    while let Some((part, is_done)) = stack.pop() {
         if deepest.contains_key(&part) {
             continue;
         }
         let callees = calls(compiled, part).map(|(_, callee)| callee);
         if !is_done {
-            way.push((part, true));
-            way.extend(
+            stack.push((part, true));
+            stack.extend(
                 callees
                     .filter(|callee| !deepest.contains_key(callee))
                     .map(|callee| (callee, false)),
@@ -258,10 +258,10 @@ fn check_stack_depth(
 fn object(
     program: &Program,
     number: usize,
-    entry: &HookProgram,
+    hook_program: &HookProgram,
     linked: &[usize],
     compiled: &Functions,
-    places: &LineIndex,
+    line_index: &LineIndex,
     name: &str,
 ) -> Compiled {
     let handler = &program.handlers[number];
@@ -272,7 +272,7 @@ fn object(
     let mut made = Compiled {
         hook: handler.hook.clone(),
         selected: handler.selected.clone(),
-        section: entry.section,
+        section: hook_program.section,
         handler: number,
         is_chained: handler.spec.return_policy != ReturnPolicy::Returned,
         instructions: Vec::new(),
@@ -289,12 +289,13 @@ fn object(
             let of = match part {
                 0 if *function == handler.function => btf.function(&declared.name, 1),
                 0 => btf.function(&declared.name, declared.parameters),
-                _ => btf.round(&declared.name),
+                _ => btf.loop_body(&declared.name),
             };
             made.functions.push([start as u32, of]);
             for (at, span) in &emitted.spans {
-                let (line, column) = places.of(span);
-                let string = *strings.entry(line).or_insert_with(|| btf.string(places.text(line)));
+                let (line, column) = line_index.of(span);
+                let string =
+                    *strings.entry(line).or_insert_with(|| btf.string(line_index.text(line)));
                 // include/uapi/linux/bpf.h, BPF_LINE_INFO_LINE_NUM
                 made.lines.push([
                     (start + at) as u32,

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// A diagnostic has been reported, and what it is about has no value.
+/// The item has no value, because it has an error, which has been reported.
 pub struct ErrorReported;
 
 /// A byte range of the source text.
@@ -26,7 +26,7 @@ pub enum Severity {
 }
 
 impl Severity {
-    /// The word for it in messages.
+    /// The name of the severity in messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Error => "error",
@@ -38,9 +38,9 @@ impl Severity {
 /// What the compiler reports about a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// How bad it is.
+    /// The severity.
     pub severity: Severity,
-    /// What it is about.
+    /// The text that it is about.
     pub span: Span,
     /// What is wrong.
     pub message: String,
@@ -104,12 +104,13 @@ pub fn closest_name<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) ->
     let most = letters.div_ceil(3).min(letters.saturating_sub(1));
     let is_as_long =
         |other: &&str| other.len().abs_diff(name.len()) <= most && name.len() <= MAX_NAME_LEN;
-    let ways = known.into_iter().filter(is_as_long).map(|other| (distance(name, other), other));
-    ways.filter(|(distance, _)| *distance <= most).min().map(|(_, other)| other)
+    let candidates =
+        known.into_iter().filter(is_as_long).map(|other| (distance(name, other), other));
+    candidates.filter(|(distance, _)| *distance <= most).min().map(|(_, other)| other)
 }
 
-/// The number of letters to insert, delete, replace (Levenshtein, 1966) or exchange with the next
-/// one (Damerau, 1964).
+/// The edit distance: the number of letters to insert, delete or replace (Levenshtein, 1966), or to
+/// exchange with the next one (Damerau, 1964).
 fn distance(one: &str, other: &str) -> usize {
     let [one, other]: [Vec<_>; 2] = [one, other].map(|text| text.chars().collect());
     let mut rows = vec![(0..=other.len()).collect::<Vec<_>>()];

@@ -25,27 +25,27 @@ pub struct DisassembledInstruction {
 impl Compiled {
     /// Returns all instructions as text, each with its position in the source text.
     pub fn disassemble(&self) -> Vec<DisassembledInstruction> {
-        let mut place = (0, 0);
+        let mut position = (0, 0);
         let mut lines = self.lines.iter().peekable();
-        let mut listed = Vec::new();
+        let mut disassembly = Vec::new();
         let mut at = 0;
         while at < self.instructions.len() {
             while let Some([_, _, _, packed]) = lines.next_if(|[from, ..]| *from as usize <= at) {
                 // BPF_LINE_INFO_LINE_NUM and BPF_LINE_INFO_LINE_COL, include/uapi/linux/bpf.h
-                place = (packed >> 10, packed & 0x3ff);
+                position = (packed >> 10, packed & 0x3ff);
             }
             let instruction = Instruction::from_bytes(self.instructions[at]);
             let length = if instruction.is_wide() { 2 } else { 1 };
-            let (line, column) = place;
+            let (line, column) = position;
             let bytes = self.instructions[at..at + length].concat();
             let text = match instruction.is_wide() {
                 true => self.wide_mnemonic(at, instruction),
                 false => mnemonic(at, instruction),
             };
-            listed.push(DisassembledInstruction { at, line, column, bytes, text });
+            disassembly.push(DisassembledInstruction { at, line, column, bytes, text });
             at += length;
         }
-        listed
+        disassembly
     }
 
     fn wide_mnemonic(
@@ -57,7 +57,7 @@ impl Compiled {
         if from == PSEUDO_FUNCTION {
             return format!("r{to} = function {}", at as i64 + 1 + i64::from(immediate));
         }
-        let Some((_, memory)) = self.memory.iter().find(|(place, _)| *place == at) else {
+        let Some((_, memory)) = self.memory.iter().find(|(index, _)| *index == at) else {
             let number = (i64::from(high) << 32) | i64::from(immediate as u32);
             return format!("r{to} = {number:#x} ll");
         };

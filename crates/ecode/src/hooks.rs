@@ -22,7 +22,7 @@ pub struct HookSpec {
     /// The fields that all selected events have in common.
     pub fields: Vec<HookField>,
     /// The kernel programs that a handler is compiled into.
-    pub entries: Vec<HookProgram>,
+    pub programs: Vec<HookProgram>,
     /// How the return value of a handler is used.
     pub return_policy: ReturnPolicy,
     /// Builtin functions that the hook does not support, and why.
@@ -43,11 +43,11 @@ impl HookSpec {
 pub struct HookProgram {
     /// The libbpf section name, with the program type and attach point: `tp_btf/sys_enter`.
     pub section: &'static str,
-    /// The first variant whose conditions hold is used. If none matches, the handler does not run.
+    /// The handler uses the first variant whose conditions hold. If none matches, it does not run.
     pub variants: Vec<HookVariant>,
 }
 
-/// One of the ways in which a kernel program finds the fields.
+/// The sources of the fields in one case, such as one ABI.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HookVariant {
     /// All of them must hold.
@@ -60,8 +60,8 @@ pub struct HookVariant {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldCondition {
     /// The field.
-    pub what: FieldSource,
-    /// The bits that are compared.
+    pub source: FieldSource,
+    /// The bits that the condition compares.
     pub mask: u64,
     /// Their value.
     pub equals: u64,
@@ -76,7 +76,7 @@ pub struct FieldSource {
     pub path: Vec<u16>,
     /// The size of the number.
     pub bytes: u8,
-    /// The most significant byte comes first, as in network data.
+    /// Whether the most significant byte comes first, as in network data.
     pub is_big_endian: bool,
 }
 
@@ -94,8 +94,8 @@ pub enum FieldBase {
         /// The number of verdicts, a power of two.
         processors: u32,
     },
-    /// The result of this kernel helper, which is called with the context.
-    Asked(i32),
+    /// The result of this kernel helper, whose argument is the context.
+    Helper(i32),
     /// This number.
     Number(u64),
 }
@@ -108,7 +108,7 @@ impl FieldSource {
 
     /// The result of this kernel helper.
     pub fn by_helper(function: i32) -> Self {
-        Self { base: FieldBase::Asked(function), path: Vec::new(), bytes: 8, is_big_endian: false }
+        Self { base: FieldBase::Helper(function), path: Vec::new(), bytes: 8, is_big_endian: false }
     }
 
     /// A field of the context, by its path.
@@ -132,7 +132,7 @@ impl FieldSource {
 pub enum ReturnPolicy {
     /// The caller gets it.
     Returned,
-    /// The next plugin of the hook runs afterwards, if one exists.
+    /// The next plugin of the hook runs afterwards, if there is one.
     Chained {
         /// The return value of the last plugin to the kernel.
         goes_on: i32,
@@ -147,7 +147,7 @@ pub enum ReturnPolicy {
 pub struct DenyReturn {
     /// The return value.
     pub value: i32,
-    /// The denied operation fails with the handler's return value, if that is an error number.
+    /// Whether the denied operation fails with the handler's return value, if that is an errno.
     pub sets_errno: bool,
 }
 

@@ -20,11 +20,11 @@ const EFAULT: u64 = -14_i64 as u64;
 pub trait Runtime {
     /// The value of a field of the hook, by its number.
     fn field(&mut self, number: usize) -> u64;
-    /// The result of a builtin function without parameters.
-    fn ask(&mut self, what: Builtin) -> u64;
+    /// Calls a builtin function without parameters and returns its result.
+    fn call_builtin(&mut self, builtin: Builtin) -> u64;
     /// The name of the thread.
     fn comm(&mut self) -> Vec<u8>;
-    /// Bytes of the process's memory, or `None` if they cannot be read.
+    /// Bytes of the process's memory, or `None` if the process cannot read them.
     fn read_user(&mut self, address: u64, length: u64) -> Option<Vec<u8>>;
     /// Bytes of the packet as a number with the most significant byte first, or `None` if the
     /// packet does not have them.
@@ -65,18 +65,18 @@ impl ProgramState {
 pub fn run(
     program: &Program,
     state: &mut ProgramState,
-    world: &mut dyn Runtime,
+    runtime: &mut dyn Runtime,
     handler: usize,
     arguments: &[u64],
-    most_rounds: u64,
+    max_iterations: u64,
 ) -> u64 {
     let cut_short_before = state.faults.cut_short;
     let handler = &program.handlers[handler];
     let mut run = Interpreter {
         program,
         state,
-        world,
-        most_rounds,
+        runtime,
+        max_iterations,
         cut_short_before,
         handler: handler.function,
     };
@@ -89,7 +89,7 @@ pub fn run(
     let mut values: Vec<_> = arguments.iter().zip(parameters).map(converted).collect();
     // The fields are the first local variables.
     for (field, local) in (0..fields.len()).zip(parameters) {
-        let value = run.world.field(field);
+        let value = run.runtime.field(field);
         values.push(converted((&value, local)));
     }
     run.call(function, &values)
@@ -98,8 +98,8 @@ pub fn run(
 struct Interpreter<'a> {
     program: &'a Program,
     state: &'a mut ProgramState,
-    world: &'a mut dyn Runtime,
-    most_rounds: u64,
+    runtime: &'a mut dyn Runtime,
+    max_iterations: u64,
     cut_short_before: u64,
     /// The handler's function, which no other function calls.
     handler: usize,
@@ -112,7 +112,7 @@ struct CallFrame {
 }
 
 enum Completion {
-    On,
+    Normal,
     Break,
     Continue,
     Return(u64),
@@ -164,22 +164,22 @@ impl Interpreter<'_> {
     fn statements(&mut self, statements: &[Statement], frame: &mut CallFrame) -> Completion {
         for statement in statements {
             match self.statement(statement, frame) {
-                Completion::On => {}
+                Completion::Normal => {}
                 other => return other,
             }
         }
-        Completion::On
+        Completion::Normal
     }
 
     fn statement(&mut self, statement: &Statement, frame: &mut CallFrame) -> Completion {
         match &statement.kind {
             StatementKind::Expression(expression) => {
                 self.value(expression, frame);
-                Completion::On
+                Completion::Normal
             }
             StatementKind::Clear(local) => {
                 frame.locals[*local].fill(0);
-                Completion::On
+                Completion::Normal
             }
             StatementKind::Block(statements) => self.statements(statements, frame),
             StatementKind::If(condition, yes, no) => {
@@ -191,7 +191,7 @@ impl Interpreter<'_> {
                 let value = self.value(value, frame);
                 let case = cases.iter().find(|(case, _)| *case == value).map(|(_, at)| *at);
                 match case.or(*default).map(|at| self.statements(&body[at..], frame)) {
-                    None | Some(Completion::Break) => Completion::On,
+                    None | Some(Completion::Break) => Completion::Normal,
                     Some(other) => other,
                 }
             }
@@ -204,23 +204,23 @@ impl Interpreter<'_> {
     }
 
     fn looped(&mut self, looped: &Loop, frame: &mut CallFrame) -> Completion {
-        let mut is_asked = looped.is_asked_first;
+        let mut is_tested = looped.tests_first;
         let cut_short = self.state.faults.cut_short - self.cut_short_before;
-        let has_rounds = frame.is_handler || cut_short < MAX_CUT_SHORT;
-        for _ in 0..if has_rounds { self.most_rounds } else { 0 } {
-            if is_asked
+        let may_iterate = frame.is_handler || cut_short < MAX_CUT_SHORT;
+        for _ in 0..if may_iterate { self.max_iterations } else { 0 } {
+            if is_tested
                 && looped
                     .condition
                     .as_ref()
                     .is_some_and(|condition| self.value(condition, frame) == 0)
             {
-                return Completion::On;
+                return Completion::Normal;
             }
-            is_asked = true;
+            is_tested = true;
             match self.statements(&looped.body, frame) {
-                Completion::Break => return Completion::On,
+                Completion::Break => return Completion::Normal,
                 Completion::Return(value) => return Completion::Return(value),
-                Completion::On | Completion::Continue => {}
+                Completion::Normal | Completion::Continue => {}
             }
             if let Some(after) = &looped.after {
                 self.value(after, frame);
@@ -228,7 +228,7 @@ impl Interpreter<'_> {
         }
         self.state.faults.cut_short += 1;
         frame.is_cut_short = true;
-        Completion::On
+        Completion::Normal
     }
 
     fn value(&mut self, expression: &Expression, frame: &mut CallFrame) -> u64 {
@@ -379,7 +379,7 @@ impl Interpreter<'_> {
         }
     }
 
-    /// Writes bytes. The result is whether they were stored.
+    /// Writes bytes, and returns whether the memory exists.
     fn write(&mut self, found: ResolvedLvalue, bytes: &[u8], frame: &mut CallFrame) -> bool {
         let (memory, at) = match found {
             ResolvedLvalue::Local(local, at) => (&mut frame.locals[local], at),
@@ -433,22 +433,22 @@ impl Interpreter<'_> {
         }
     }
 
-    fn held(&self, operand: &MemoryOperand, frame: &CallFrame) -> Vec<u8> {
+    fn operand_bytes(&self, operand: &MemoryOperand, frame: &CallFrame) -> Vec<u8> {
         match operand {
             MemoryOperand::Text(text) => text.clone(),
             MemoryOperand::At(found, size) => self.read(found, *size, frame),
         }
     }
 
-    fn held_text(&self, operand: &MemoryOperand, frame: &CallFrame) -> Vec<u8> {
-        let mut bytes = self.held(operand, frame);
+    fn operand_text(&self, operand: &MemoryOperand, frame: &CallFrame) -> Vec<u8> {
+        let mut bytes = self.operand_bytes(operand, frame);
         bytes.truncate(bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len()));
         bytes
     }
 
     fn argument_text(&mut self, argument: &Argument, frame: &mut CallFrame) -> Vec<u8> {
         let operand = self.operand(argument, frame);
-        self.held_text(&operand, frame)
+        self.operand_text(&operand, frame)
     }
 
     fn argument_value(&mut self, argument: &Argument, frame: &mut CallFrame) -> u64 {
@@ -463,13 +463,13 @@ impl Interpreter<'_> {
             (Builtin::Packet8 | Builtin::Packet16 | Builtin::Packet32, [at]) => {
                 let bytes = builtin.packet_bytes().expect("it reads some");
                 let at = self.argument_value(at, frame);
-                let found = self.world.packet(at, bytes);
+                let found = self.runtime.packet(at, bytes);
                 self.state.faults.outside_packet += u64::from(found.is_none());
                 found.unwrap_or(0)
             }
             (Builtin::CutShort, _) => frame.is_cut_short.into(),
             (Builtin::Comm, [Argument::Lvalue(to)]) => {
-                let mut name = self.world.comm();
+                let mut name = self.runtime.comm();
                 name.truncate(to.of.size() as usize);
                 if let Some(last) = name.last_mut() {
                     *last = 0;
@@ -481,7 +481,7 @@ impl Interpreter<'_> {
                 let address = self.argument_value(address, frame);
                 let length = self.argument_value(length, frame).min(to.of.size());
                 let found = self.find(to, frame);
-                let (bytes, result) = match self.world.read_user(address, length) {
+                let (bytes, result) = match self.runtime.read_user(address, length) {
                     Some(bytes) => (bytes, 0),
                     None => (vec![0; length as usize], EFAULT),
                 };
@@ -506,7 +506,7 @@ impl Interpreter<'_> {
                 let length = self.argument_value(length, frame);
                 let from = self.operand(from, frame);
                 let found = self.find(to, frame);
-                let bytes = self.held(&from, frame);
+                let bytes = self.operand_bytes(&from, frame);
                 let most = length.min(to.of.size()).min(bytes.len() as u64) as usize;
                 self.write(found, &bytes[..most], frame);
                 0
@@ -514,7 +514,8 @@ impl Interpreter<'_> {
             (Builtin::Memcmp, [one, other, length]) => {
                 let length = self.argument_value(length, frame) as usize;
                 let [one, other] = [one, other].map(|operand| self.operand(operand, frame));
-                let (one, other) = (self.held(&one, frame), self.held(&other, frame));
+                let (one, other) =
+                    (self.operand_bytes(&one, frame), self.operand_bytes(&other, frame));
                 let most = length.min(one.len()).min(other.len());
                 compared(&one[..most], &other[..most])
             }
@@ -525,7 +526,8 @@ impl Interpreter<'_> {
                     _ => usize::MAX,
                 };
                 let [one, other] = [one, other].map(|operand| self.operand(operand, frame));
-                let (one, other) = (self.held_text(&one, frame), self.held_text(&other, frame));
+                let (one, other) =
+                    (self.operand_text(&one, frame), self.operand_text(&other, frame));
                 compared(&one[..length.min(one.len())], &other[..length.min(other.len())])
             }
             (Builtin::Has, [Argument::Map(map), Argument::Value(key)]) => {
@@ -538,23 +540,23 @@ impl Interpreter<'_> {
             }
             (Builtin::Emit, [Argument::Lvalue(record)]) => {
                 let bytes = self.bytes(record, frame);
-                self.world.emit(&bytes);
+                self.runtime.emit(&bytes);
                 1
             }
             (Builtin::Print, [format, values @ ..]) => {
                 let text = self.printed(format, values, frame);
-                self.world.print(&text);
+                self.runtime.print(&text);
                 0
             }
-            (builtin, _) => self.world.ask(builtin),
+            (builtin, _) => self.runtime.call_builtin(builtin),
         }
     }
 
-    /// Reads a text from user space up to its NUL, cut so that a NUL fits into `room`.
+    /// Reads a text from user space up to its NUL, and cuts it so that a NUL fits into `room`.
     fn user_text(&mut self, address: u64, room: u64) -> Option<Vec<u8>> {
         let mut text = Vec::new();
         for at in 0..room {
-            let byte = self.world.read_user(address.wrapping_add(at), 1)?[0];
+            let byte = self.runtime.read_user(address.wrapping_add(at), 1)?[0];
             if byte == 0 {
                 return Some(text);
             }
@@ -586,7 +588,7 @@ impl Interpreter<'_> {
         let texts = (0..values.len()).filter(|at| wants_text[*at]);
         let texts: Vec<_> = texts.map(|at| (at, self.operand(&values[at], frame))).collect();
         for (at, text) in texts {
-            printed[at] = FormatArgument::Text(trim_nul(&self.held(&text, frame)));
+            printed[at] = FormatArgument::Text(trim_nul(&self.operand_bytes(&text, frame)));
         }
         print(&format, &printed)
     }

@@ -71,7 +71,7 @@ pub enum Inst {
         to: Register,
         from: Value,
     },
-    /// Sets a number without the verifier's knowledge, so that it finds iterations of a loop equal.
+    /// Sets a number that the verifier does not know, so that it finds iterations of a loop equal.
     OpaqueConst {
         to: Register,
         value: i64,
@@ -116,7 +116,7 @@ pub enum Inst {
     },
     Argument {
         to: Register,
-        place: u8,
+        index: u8,
     },
     /// The address of the program's context.
     Context {
@@ -216,30 +216,30 @@ pub struct IrFunction {
 /// Removes unreachable blocks and puts the others into this order.
 pub fn reorder(mut blocks: Vec<Option<BasicBlock>>, order: &[BlockId]) -> ReorderedBlocks {
     let mut is_reached = vec![false; blocks.len()];
-    let mut way = vec![order[0]];
-    while let Some(block) = way.pop() {
+    let mut pending = vec![order[0]];
+    while let Some(block) = pending.pop() {
         if std::mem::replace(&mut is_reached[block], true) {
             continue;
         }
         let block = blocks[block].as_ref().expect("what is led to is ended");
-        way.extend(block.end.successors());
+        pending.extend(block.end.successors());
     }
-    let kept: Vec<_> = order.iter().copied().filter(|block| is_reached[*block]).collect();
-    let mut places = vec![None; blocks.len()];
-    kept.iter().enumerate().for_each(|(place, block)| places[*block] = Some(place));
-    let place = |block: BlockId| places[block].expect("it is reached");
+    let reached: Vec<_> = order.iter().copied().filter(|block| is_reached[*block]).collect();
+    let mut new_ids = vec![None; blocks.len()];
+    reached.iter().enumerate().for_each(|(id, block)| new_ids[*block] = Some(id));
+    let new_id = |block: BlockId| new_ids[block].expect("it is reached");
     let take = |block: BlockId| {
         let mut block = blocks[block].take().expect("each is begun once");
-        block.end.map_targets(place);
+        block.end.map_targets(new_id);
         block
     };
-    ReorderedBlocks { blocks: kept.into_iter().map(take).collect(), places }
+    ReorderedBlocks { blocks: reached.into_iter().map(take).collect(), new_ids }
 }
 
 pub struct ReorderedBlocks {
     pub blocks: Vec<BasicBlock>,
-    /// The new number of each former block.
-    pub places: Vec<Option<BlockId>>,
+    /// The new ID of each former block; `None` if it was unreachable.
+    pub new_ids: Vec<Option<BlockId>>,
 }
 
 impl IrFunction {
@@ -282,17 +282,17 @@ impl Address {
 }
 
 impl Inst {
-    pub fn reads(&self, mut tell: impl FnMut(Register)) {
+    pub fn reads(&self, mut visit: impl FnMut(Register)) {
         match self {
-            Self::Move { from, .. } => from.register().into_iter().for_each(tell),
+            Self::Move { from, .. } => from.register().into_iter().for_each(visit),
             Self::BinaryOp { left, right, .. } => {
-                [left, right].into_iter().filter_map(|value| value.register()).for_each(tell)
+                [left, right].into_iter().filter_map(|value| value.register()).for_each(visit)
             }
-            Self::Extend { from, .. } | Self::ByteSwap { from, .. } => tell(*from),
-            Self::Opaque { register, .. } => tell(*register),
-            Self::Load { from, .. } => from.registers().for_each(tell),
-            Self::Store { to, value, .. } => to.registers().chain(value.register()).for_each(tell),
-            Self::AddTo { to, value, .. } => to.registers().chain([*value]).for_each(tell),
+            Self::Extend { from, .. } | Self::ByteSwap { from, .. } => visit(*from),
+            Self::Opaque { register, .. } => visit(*register),
+            Self::Load { from, .. } => from.registers().for_each(visit),
+            Self::Store { to, value, .. } => to.registers().chain(value.register()).for_each(visit),
+            Self::AddTo { to, value, .. } => to.registers().chain([*value]).for_each(visit),
             Self::OpaqueConst { .. }
             | Self::Argument { .. }
             | Self::Context { .. }
@@ -301,9 +301,11 @@ impl Inst {
                 for argument in arguments {
                     match argument {
                         HelperArgument::Value(value) => {
-                            value.register().into_iter().for_each(&mut tell)
+                            value.register().into_iter().for_each(&mut visit)
                         }
-                        HelperArgument::Address(address) => address.registers().for_each(&mut tell),
+                        HelperArgument::Address(address) => {
+                            address.registers().for_each(&mut visit)
+                        }
                         HelperArgument::Map(_)
                         | HelperArgument::Records
                         | HelperArgument::LoopBack(_) => {}
@@ -311,7 +313,7 @@ impl Inst {
                 }
             }
             Self::Call { arguments, .. } => {
-                arguments.iter().filter_map(|value| value.register()).for_each(tell)
+                arguments.iter().filter_map(|value| value.register()).for_each(visit)
             }
         }
     }
@@ -339,7 +341,7 @@ impl Inst {
 }
 
 impl Terminator {
-    pub fn reads(&self, tell: impl FnMut(Register)) {
+    pub fn reads(&self, visit: impl FnMut(Register)) {
         let values = match self {
             Self::Branch { left, right, .. } => [Some(*left), Some(*right)],
             Self::BoundsCheck { index, .. } => [Some(*index), None],
@@ -347,7 +349,7 @@ impl Terminator {
             Self::Return(value) => [Some(*value), None],
             Self::Jump(_) | Self::LoopBack { .. } => [None, None],
         };
-        values.into_iter().flatten().filter_map(Value::register).for_each(tell);
+        values.into_iter().flatten().filter_map(Value::register).for_each(visit);
     }
 
     pub fn writes(&self) -> Option<Register> {

@@ -33,7 +33,7 @@ impl SharedRegisters {
         self.0
             .iter()
             .enumerate()
-            .filter_map(|(register, kept)| kept.map(|(place, _)| (register, place)))
+            .filter_map(|(register, slot)| slot.map(|(offset, _)| (register, offset)))
     }
 
     pub fn has(&self, register: Register) -> bool {
@@ -41,7 +41,7 @@ impl SharedRegisters {
     }
 
     pub fn is_loop_carried(&self, register: Register) -> bool {
-        self.0.get(register).is_some_and(|kept| kept.is_some_and(|(_, is_carried)| is_carried))
+        self.0.get(register).is_some_and(|slot| slot.is_some_and(|(_, is_carried)| is_carried))
     }
 
     /// Whether loop bodies are functions in this function.
@@ -55,19 +55,18 @@ pub fn outline(mut function: IrFunction) -> (Vec<IrFunction>, SharedRegisters) {
     if function.loops.is_empty() {
         return (vec![function], SharedRegisters::default());
     }
-    let kept = shared_registers(&mut function);
-    let mut place = || {
+    let shared = shared_registers(&mut function);
+    let mut new_slot = || {
         function.frame_bytes += 8;
         function.frame_bytes - 8
     };
-    let (rounds_left, led_to, result) = (place(), place(), place());
+    let (iterations_left, exit_target, result) = (new_slot(), new_slot(), new_slot());
     let exits = exits(&function);
-    let mut whole =
-        OutlineState { function, exits, iterations_left: rounds_left, exit_target: led_to, result };
+    let mut whole = OutlineState { function, exits, iterations_left, exit_target, result };
     let parts = std::iter::once(None).chain((0..whole.function.loops.len()).map(Some));
     let functions =
         parts.map(|own| RegionBuilder::new(&mut whole, own).finish_function()).collect();
-    (functions, kept)
+    (functions, shared)
 }
 
 /// The loops around a block, the innermost first.
@@ -81,26 +80,23 @@ fn enclosing_loops(function: &IrFunction, block: BlockId) -> impl Iterator<Item 
 /// of it or to its next iteration.
 fn shared_registers(function: &mut IrFunction) -> SharedRegisters {
     let empty = || vec![RegisterSet::new(function.registers); function.loops.len()];
-    let (mut concern, mut written) = (empty(), empty());
+    let (mut used, mut written) = (empty(), empty());
     for number in 0..function.blocks.len() {
         for looped in enclosing_loops(function, number) {
             let block = &function.blocks[number];
-            let (concern, written) = (&mut concern[looped], &mut written[looped]);
+            let (used, written) = (&mut used[looped], &mut written[looped]);
             let mut write = |register: Register| {
-                concern.insert(register);
+                used.insert(register);
                 written.insert(register);
             };
             block.steps.iter().filter_map(|(step, _)| step.writes()).for_each(&mut write);
             block.end.writes().into_iter().for_each(write);
-            block
-                .steps
-                .iter()
-                .for_each(|(step, _)| step.reads(|register| concern.insert(register)));
-            block.end.reads(|register| concern.insert(register));
+            block.steps.iter().for_each(|(step, _)| step.reads(|register| used.insert(register)));
+            block.end.reads(|register| used.insert(register));
         }
     }
     let live_in = live_in(function);
-    let mut is_kept = vec![None; function.registers];
+    let mut is_shared = vec![None; function.registers];
     for (number, block) in function.blocks.iter().enumerate() {
         for to in block.end.successors() {
             let from: Vec<_> = enclosing_loops(function, number).collect();
@@ -111,23 +107,23 @@ fn shared_registers(function: &mut IrFunction) -> SharedRegisters {
             let leaves = from.iter().filter(|looped| !into.contains(looped));
             for looped in enters.chain(leaves).chain(into.iter().filter(|looped| is_next(looped))) {
                 for register in
-                    live_in[to].iter().filter(|register| concern[*looped].contains(*register))
+                    live_in[to].iter().filter(|register| used[*looped].contains(*register))
                 {
                     let is_carried = is_next(looped) && written[*looped].contains(register);
-                    *is_kept[register].get_or_insert(false) |= is_carried;
+                    *is_shared[register].get_or_insert(false) |= is_carried;
                 }
             }
         }
     }
-    let mut places = SpillSlots::above_frame(function.frame_bytes);
-    let mut kept = vec![None; function.registers];
+    let mut slots = SpillSlots::above_frame(function.frame_bytes);
+    let mut shared = vec![None; function.registers];
     for interval in live_intervals(function, &live_in) {
-        if let Some(is_carried) = is_kept[interval.register] {
-            kept[interval.register] = Some((places.alloc(&interval), is_carried));
+        if let Some(is_carried) = is_shared[interval.register] {
+            shared[interval.register] = Some((slots.alloc(&interval), is_carried));
         }
     }
-    function.frame_bytes = places.frame_bytes;
-    SharedRegisters(kept)
+    function.frame_bytes = slots.frame_bytes;
+    SharedRegisters(shared)
 }
 
 /// The exit targets of each loop. The number after the last block stands for the function's end.
@@ -217,7 +213,7 @@ impl<'a> RegionBuilder<'a> {
         self.blocks.len() - 1
     }
 
-    fn put(&mut self, block: BlockId, steps: Vec<Inst>, end: Terminator) {
+    fn add_block(&mut self, block: BlockId, steps: Vec<Inst>, end: Terminator) {
         let about = self.own.map_or(0, |own| self.whole.function.loops[own].entry);
         let span = self.whole.function.blocks[about].end_span.clone();
         let steps = steps.into_iter().map(|step| (step, span.clone())).collect();
@@ -233,9 +229,10 @@ impl<'a> RegionBuilder<'a> {
         if number == 0 {
             let arguments =
                 steps.iter().take_while(|(step, _)| matches!(step, Inst::Argument { .. })).count();
-            let rounds = self.register();
-            let all = Inst::OpaqueConst { to: rounds, value: MAX_ITERATIONS, width: Width::W64 };
-            let keep = store(self.whole.iterations_left, Value::Register(rounds));
+            let iterations = self.register();
+            let all =
+                Inst::OpaqueConst { to: iterations, value: MAX_ITERATIONS, width: Width::W64 };
+            let keep = store(self.whole.iterations_left, Value::Register(iterations));
             steps.splice(arguments..arguments, [all, keep].map(|step| (step, end_span.clone())));
         }
         match end {
@@ -250,102 +247,109 @@ impl<'a> RegionBuilder<'a> {
     }
 
     fn jump_target(&mut self, to: BlockId) -> BlockId {
-        if let Some(way) = self.jump_targets.get(&to) {
-            return *way;
+        if let Some(target) = self.jump_targets.get(&to) {
+            return *target;
         }
         let loops = &self.whole.function.loops;
         let inner = (0..loops.len())
             .find(|inner| loops[*inner].entry == to && loops[*inner].innermost_loop == self.own);
         let is_next = self.own.is_some_and(|own| loops[own].entry == to);
         let is_here = self.within(to) == self.own;
-        let way = if is_here && !is_next && to != self.whole.function.blocks.len() {
+        let target = if is_here && !is_next && to != self.whole.function.blocks.len() {
             to
         } else {
             self.new_block()
         };
-        self.jump_targets.insert(to, way);
+        self.jump_targets.insert(to, target);
         match inner {
-            Some(inner) => self.build_loop_call(way, inner),
-            None if is_next => self.put(way, Vec::new(), Terminator::Return(CONTINUE)),
-            None if way == to => {}
+            Some(inner) => self.build_loop_call(target, inner),
+            None if is_next => self.add_block(target, Vec::new(), Terminator::Return(CONTINUE)),
+            None if target == to => {}
             None if is_here => {
                 let result = self.register();
-                self.put(
-                    way,
+                self.add_block(
+                    target,
                     vec![load(result, self.whole.result)],
                     Terminator::Return(Value::Register(result)),
                 );
             }
             None => {
                 let code = self.register();
-                let known =
+                let set_code =
                     Inst::OpaqueConst { to: code, value: exit_code_of(to), width: Width::W64 };
-                self.put(
-                    way,
-                    vec![known, store(self.whole.exit_target, Value::Register(code))],
+                self.add_block(
+                    target,
+                    vec![set_code, store(self.whole.exit_target, Value::Register(code))],
                     Terminator::Return(BREAK),
                 );
             }
         }
-        way
+        target
     }
 
     /// Builds the call of an inner loop and the branches to its exit targets.
     fn build_loop_call(&mut self, block: BlockId, inner: LoopId) {
-        let [nowhere, left, made, sign, less, led_to] = std::array::from_fn(|_| self.register());
+        let [nowhere, budget, iterations_run, sign, remaining, exit_target] =
+            std::array::from_fn(|_| self.register());
         let operate = |to, operator, is_signed, left, right| {
             let (left, width) = (Value::Register(left), Width::W64);
             Inst::BinaryOp { to, operator, width, is_signed, left, right }
         };
         let arguments = vec![
-            HelperArgument::Value(Value::Register(left)),
+            HelperArgument::Value(Value::Register(budget)),
             HelperArgument::LoopBack(inner),
             HelperArgument::Address(Address::of(AddressBase::Frame(0))),
             HelperArgument::Value(Value::Constant(0)),
         ];
-        let rounds_left = self.whole.iterations_left;
+        let iterations_left = self.whole.iterations_left;
         let mut steps = vec![
             Inst::OpaqueConst { to: nowhere, value: 0, width: Width::W64 },
             store(self.whole.exit_target, Value::Register(nowhere)),
-            load(left, rounds_left),
-            Inst::Helper { to: Some(made), number: LOOP, arguments },
+            load(budget, iterations_left),
+            Inst::Helper { to: Some(iterations_run), number: LOOP, arguments },
             // Loops in the loop body have subtracted their iterations already. If the difference
             // is negative, no iterations are left.
-            load(less, rounds_left),
-            operate(less, Operator::Subtract, false, less, Value::Register(made)),
-            operate(sign, Operator::ShiftRight, true, less, Value::Constant(63)),
+            load(remaining, iterations_left),
+            operate(
+                remaining,
+                Operator::Subtract,
+                false,
+                remaining,
+                Value::Register(iterations_run),
+            ),
+            operate(sign, Operator::ShiftRight, true, remaining, Value::Constant(63)),
             operate(sign, Operator::Xor, false, sign, Value::Constant(-1)),
-            operate(less, Operator::And, false, less, Value::Register(sign)),
-            store(rounds_left, Value::Register(less)),
-            load(led_to, self.whole.exit_target),
+            operate(remaining, Operator::And, false, remaining, Value::Register(sign)),
+            store(iterations_left, Value::Register(remaining)),
+            load(exit_target, self.whole.exit_target),
         ];
         let exits = std::mem::take(&mut self.whole.exits[inner]);
         let (here, further): (Vec<_>, Vec<_>) =
             exits.into_iter().partition(|to| self.is_in_region(*to));
         let mut at = block;
-        let mut ask = |part: &mut Self, code, yes| {
+        let mut branch_on_exit = |part: &mut Self, code, yes| {
             let no = part.new_block();
-            let (left, right) = (Value::Register(led_to), Value::Constant(code));
+            let (left, right) = (Value::Register(exit_target), Value::Constant(code));
             let (width, is_signed) = (Width::W64, false);
             let comparison = Operator::Equal;
             let end = Terminator::Branch { comparison, width, is_signed, left, right, yes, no };
-            part.put(at, std::mem::take(&mut steps), end);
+            part.add_block(at, std::mem::take(&mut steps), end);
             at = no;
         };
         for to in here {
             let yes = self.jump_target(to);
-            ask(self, exit_code_of(to), yes);
+            branch_on_exit(self, exit_code_of(to), yes);
         }
         let cut_short = self.jump_target(self.whole.function.loops[inner].cut_short);
         if !further.is_empty() {
-            ask(self, NOWHERE, cut_short);
+            branch_on_exit(self, NOWHERE, cut_short);
         }
         let end = if further.is_empty() {
             Terminator::Jump(cut_short)
         } else {
             Terminator::Return(BREAK)
         };
-        self.put(at, steps, end);
+        self.add_block(at, steps, end);
     }
 
     /// Whether a block can be reached without leaving this region.

@@ -12,13 +12,13 @@ use crate::types::{Struct, Type};
 pub const STRUCT_TAG: u64 = 1 << 32;
 /// The offset of the time of the record, as `now()` returns it.
 pub const TIME_OFFSET: u64 = 8;
-/// The size of what precedes the values of a record.
+/// The size of the header before the values of a record.
 pub const HEADER_BYTES: u64 = 16;
 /// The largest struct in a record: few of these fit onto the stack of a function.
 pub const MAX_STRUCT_BYTES: u64 = 256;
 /// The bytes of a printed number.
 pub const NUMBER_BYTES: u64 = 8;
-/// The bytes of a printed text, of which the rest is cut off: a few must fit onto the stack of a
+/// The most bytes of a printed text; the rest is cut off. A few texts must fit onto the stack of a
 /// function.
 pub const TEXT_BYTES: u64 = 64;
 

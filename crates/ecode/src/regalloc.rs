@@ -20,7 +20,7 @@ pub enum StorageLocation {
     /// A slot of eight bytes, by its offset from the beginning of the frame.
     Frame(u32),
     /// A slot in the frame that a function shares with its loop bodies.
-    Kept(u32),
+    Shared(u32),
     /// The register is never read.
     None,
 }
@@ -33,24 +33,24 @@ pub struct Allocation {
     pub live_in: Vec<RegisterSet>,
 }
 
-/// Allocates the registers of a function. Those in `kept` have their slots already.
-pub fn allocate(function: &IrFunction, kept: &SharedRegisters) -> Allocation {
+/// Allocates the registers of a function. Registers in `shared` have their slots already.
+pub fn allocate(function: &IrFunction, shared: &SharedRegisters) -> Allocation {
     let live_in = live_in(function);
     let has_last = !function.has_loops() && !function.is_loop_body;
     let own = &CALLEE_SAVED[..CALLEE_SAVED.len() - usize::from(!has_last)];
     let mut locations = vec![StorageLocation::None; function.registers];
-    kept.each().for_each(|(register, slot)| locations[register] = StorageLocation::Kept(slot));
-    // The intervals that have a register now.
+    shared.each().for_each(|(register, slot)| locations[register] = StorageLocation::Shared(slot));
+    // The intervals that occupy a register at this point.
     let mut active: Vec<(LiveInterval, u8)> = Vec::new();
     let mut slots = SpillSlots::above_frame(function.frame_bytes);
     for interval in live_intervals(function, &live_in) {
-        if matches!(locations[interval.register], StorageLocation::Kept(_)) {
+        if matches!(locations[interval.register], StorageLocation::Shared(_)) {
             continue;
         }
         active.retain(|(other, _)| other.to >= interval.from);
         let is_free = |register: &u8| active.iter().all(|(_, taken)| taken != register);
-        let lost = CALLER_SAVED.iter().filter(|_| !interval.crosses_call);
-        if let Some(register) = lost.chain(own).copied().find(is_free) {
+        let caller_saved = CALLER_SAVED.iter().filter(|_| !interval.crosses_call);
+        if let Some(register) = caller_saved.chain(own).copied().find(is_free) {
             locations[interval.register] = StorageLocation::Register(register);
             active.push((interval, register));
             continue;

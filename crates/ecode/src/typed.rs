@@ -17,11 +17,11 @@ pub struct Program {
     pub constants: Vec<String>,
     /// The maps.
     pub maps: Vec<Map>,
-    /// The functions, with those that are the bodies of handlers.
+    /// The functions, including the bodies of handlers.
     pub functions: Vec<Function>,
     /// The handlers.
     pub handlers: Vec<Handler>,
-    /// All strings of the text, each once.
+    /// All distinct strings of the text.
     pub strings: Vec<Vec<u8>>,
     /// The structs that the program emits as records.
     pub emitted: Vec<Rc<Struct>>,
@@ -119,7 +119,7 @@ pub enum StatementKind {
 #[derive(Debug)]
 pub struct Loop {
     /// Whether the condition is tested before the first iteration; false for `do`.
-    pub is_asked_first: bool,
+    pub tests_first: bool,
     pub condition: Option<Expression>,
     pub after: Option<Expression>,
     pub body: Vec<Statement>,
@@ -187,13 +187,13 @@ pub enum LvalueKind {
 impl Lvalue {
     /// Whether this may be a proper part of the other lvalue.
     pub fn may_be_in(&self, other: &Self) -> bool {
-        let (own, other) = (self.way(), other.way());
+        let (own, other) = (self.path(), other.path());
         own.len() > other.len() && own.starts_with(&other)
     }
 
     /// The path from the variable, with members by their offsets. Elements are not distinguished.
-    fn way(&self) -> Vec<(u8, u64)> {
-        let (mut way, mut lvalue) = (Vec::new(), self);
+    fn path(&self) -> Vec<(u8, u64)> {
+        let (mut path, mut lvalue) = (Vec::new(), self);
         loop {
             let (step, outer) = match &lvalue.kind {
                 LvalueKind::Local(local) => ((0, *local as u64), None),
@@ -202,14 +202,14 @@ impl Lvalue {
                 LvalueKind::Member(outer, by) => ((3, *by), Some(outer)),
                 LvalueKind::Element(array, ..) => ((4, 0), Some(array)),
             };
-            way.push(step);
+            path.push(step);
             match outer {
                 Some(outer) => lvalue = outer,
                 None => break,
             }
         }
-        way.reverse();
-        way
+        path.reverse();
+        path
     }
 }
 

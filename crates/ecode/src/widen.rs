@@ -14,15 +14,15 @@ use crate::liveness::live_in;
 /// The size of a stack word that the verifier tracks: BPF_REG_SIZE, include/linux/bpf_verifier.h.
 const WORD: u32 = 8;
 
-/// The verifier's knowledge of a number.
+/// What the verifier knows about a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ValueRange {
-    /// Nothing about this number of lowest bits; the others are 0.
+    /// This number of lowest bits is unknown; the others are 0.
     Bits(u8),
-    /// It is a signed number with this number of bits.
+    /// A signed number with this number of bits.
     Signed(u8, Width),
-    /// Perhaps more than about an arbitrary number of this width.
-    More(Width),
+    /// The range may be narrower than that of an arbitrary number of this width.
+    Bounded(Width),
     /// An address, or the result of a call, which is not considered.
     Other,
 }
@@ -38,21 +38,21 @@ pub fn widen_at_joins(mut function: IrFunction) -> IrFunction {
     let mut of = vec![Vec::new(); decides.len()];
     writes.iter().enumerate().for_each(|(number, write)| of[write.to].push(number));
     let mut hidden = vec![None; writes.len()];
-    for (join, parting) in
-        joins.iter().enumerate().filter_map(|(join, parting)| Some((join, (*parting)?)))
+    for (join, dominator) in
+        joins.iter().enumerate().filter_map(|(join, dominator)| Some((join, (*dominator)?)))
     {
         let before = |block| writes.partition_point(|write| write.block < block);
-        for number in before(parting + 1)..before(join) {
-            let Definition { to, known, .. } = writes[number];
+        for number in before(dominator + 1)..before(join) {
+            let Definition { to, range, .. } = writes[number];
             if hidden[number].is_some() {
                 continue;
             }
             hidden[number] = match to.checked_sub(function.registers) {
                 _ if !decides[to] => None,
                 None if live_in[join].contains(to) && !has_limit[to] => {
-                    widened_width(known, of[to].iter().map(|other| writes[*other].known))
+                    widened_width(range, of[to].iter().map(|other| writes[*other].range))
                 }
-                Some(_) if matches!(known, ValueRange::More(_)) => Some(known.width()),
+                Some(_) if matches!(range, ValueRange::Bounded(_)) => Some(range.width()),
                 _ => None,
             };
         }
@@ -85,14 +85,14 @@ fn insert_opaque(function: &mut IrFunction, write: &Definition, width: Width) {
     steps.splice(write.step..write.step, copied.into_iter().map(|step| (step, span.clone())));
 }
 
-/// The last write of a block to a register or word, and the verifier's knowledge after it.
+/// The last write of a block to a register or word, and what the verifier knows after it.
 struct Definition {
     /// A register or, with numbers after all registers, a word of the frame, which the verifier
     /// tracks like a register.
     to: usize,
     block: BlockId,
     step: usize,
-    known: ValueRange,
+    range: ValueRange,
 }
 
 /// The word of the frame that begins at this address, if one does. The verifier tracks no other
@@ -107,10 +107,10 @@ fn frame_word(address: Address) -> Option<usize> {
 }
 
 /// The registers and words that decide a branch or select an element, directly or through others.
-/// The verifier ignores its knowledge of all others (`mark_chain_precision`,
+/// The verifier ignores what it knows about all others (`mark_chain_precision`,
 /// kernel/bpf/verifier.c).
 fn branch_inputs(function: &IrFunction) -> Vec<bool> {
-    // Iterations are compared by everything: RANGE_WITHIN, in the same file.
+    // The verifier compares iterations by all registers and words (RANGE_WITHIN, in the same file).
     let mut decides = vec![function.has_loops(); tracked_count(function)];
     let mut count = 0;
     loop {
@@ -172,12 +172,12 @@ fn bounded_values(function: &IrFunction) -> Vec<bool> {
 fn definitions(function: &IrFunction) -> Vec<Definition> {
     // A value that a loop reads before it writes it is known only in the second pass.
     let first = definitions_with(function, &vec![None; tracked_count(function)]);
-    let mut known: Vec<Option<ValueRange>> = vec![None; tracked_count(function)];
+    let mut ranges: Vec<Option<ValueRange>> = vec![None; tracked_count(function)];
     for write in first {
-        let before = &mut known[write.to];
-        *before = Some(before.map_or(write.known, |before| before.join(write.known)));
+        let before = &mut ranges[write.to];
+        *before = Some(before.map_or(write.range, |before| before.join(write.range)));
     }
-    definitions_with(function, &known)
+    definitions_with(function, &ranges)
 }
 
 fn definitions_with(function: &IrFunction, elsewhere: &[Option<ValueRange>]) -> Vec<Definition> {
@@ -187,11 +187,11 @@ fn definitions_with(function: &IrFunction, elsewhere: &[Option<ValueRange>]) -> 
     for (block, BasicBlock { steps, .. }) in function.blocks.iter().enumerate() {
         for (step, (what, _)) in steps.iter().enumerate() {
             let Some(to) = written_index(what, function.registers) else { continue };
-            let known = range_of(what, function.registers, |from| match writes.get(last[from]) {
-                Some(write) if write.block == block => write.known,
+            let range = range_of(what, function.registers, |from| match writes.get(last[from]) {
+                Some(write) if write.block == block => write.range,
                 _ => elsewhere[from].unwrap_or(ValueRange::Other),
             });
-            let write = Definition { to, block, step, known };
+            let write = Definition { to, block, step, range };
             match writes.get_mut(last[to]) {
                 Some(before) if before.block == block => *before = write,
                 _ => {
@@ -207,16 +207,17 @@ fn definitions_with(function: &IrFunction, elsewhere: &[Option<ValueRange>]) -> 
 /// The width of a register, if the verifier knows more about it after this path than after all.
 fn widened_width(own: ValueRange, all: impl Iterator<Item = ValueRange> + Clone) -> Option<Width> {
     let width = all.clone().map(ValueRange::width).max()?;
-    let is_same = !matches!(own, ValueRange::More(_)) && all.into_iter().all(|other| other == own);
+    let is_same =
+        !matches!(own, ValueRange::Bounded(_)) && all.into_iter().all(|other| other == own);
     (!is_same && !own.is_unknown(width)).then_some(width)
 }
 
-/// The verifier's knowledge of the value that a step writes, from its knowledge of registers and
-/// words of the frame.
+/// What the verifier knows about the value that a step writes. `of` gives what it knows about a
+/// register or a word of the frame.
 fn range_of(step: &Inst, registers: usize, of: impl Fn(usize) -> ValueRange) -> ValueRange {
     let value = |value| match value {
         Value::Register(register) => of(register),
-        Value::Constant(value) => ValueRange::More(match u32::try_from(value) {
+        Value::Constant(value) => ValueRange::Bounded(match u32::try_from(value) {
             Ok(_) => Width::W32,
             Err(_) => Width::W64,
         }),
@@ -228,24 +229,24 @@ fn range_of(step: &Inst, registers: usize, of: impl Fn(usize) -> ValueRange) -> 
             // The sum or difference of an unknown number and another one is unknown.
             let is_any = matches!(operator, Operator::Add | Operator::Subtract | Operator::Xor)
                 && (value(left).is_unknown(width) || value(right).is_unknown(width));
-            if is_any { ValueRange::unknown(width) } else { ValueRange::More(width) }
+            if is_any { ValueRange::unknown(width) } else { ValueRange::Bounded(width) }
         }
         Inst::Extend { from, bits, is_signed, width, .. } => match of(from) {
-            ValueRange::Bits(known) if known < bits => ValueRange::Bits(known),
-            ValueRange::More(_) | ValueRange::Signed(..) => ValueRange::More(width),
+            ValueRange::Bits(unknown) if unknown < bits => ValueRange::Bits(unknown),
+            ValueRange::Bounded(_) | ValueRange::Signed(..) => ValueRange::Bounded(width),
             ValueRange::Bits(_) | ValueRange::Other if is_signed => ValueRange::Signed(bits, width),
             ValueRange::Bits(_) | ValueRange::Other => ValueRange::Bits(bits),
         },
         Inst::Load { from, bytes, .. } => match frame_word(from).map(|word| of(registers + word)) {
-            Some(known) if !known.allows(bytes * 8) => ValueRange::More(width_of_bytes(bytes)),
+            Some(range) if !range.allows(bytes * 8) => ValueRange::Bounded(width_of_bytes(bytes)),
             _ => ValueRange::Bits(bytes * 8),
         },
         Inst::Store { value: from, bytes, .. } => match value(from) {
-            known if known.allows(bytes * 8) => ValueRange::unknown(width_of_bytes(bytes)),
-            _ => ValueRange::More(width_of_bytes(bytes)),
+            range if range.allows(bytes * 8) => ValueRange::unknown(width_of_bytes(bytes)),
+            _ => ValueRange::Bounded(width_of_bytes(bytes)),
         },
         Inst::Argument { .. } => ValueRange::Bits(64),
-        Inst::ByteSwap { .. } => ValueRange::More(Width::W64),
+        Inst::ByteSwap { .. } => ValueRange::Bounded(Width::W64),
         _ => ValueRange::Other,
     }
 }
@@ -267,12 +268,12 @@ impl ValueRange {
         Self::Bits(bits(width))
     }
 
-    /// The knowledge after either of two paths.
+    /// What is known after either of two paths.
     fn join(self, other: Self) -> Self {
         match (self, other) {
             (one, other) if one == other => one,
             (Self::Other, _) | (_, Self::Other) => Self::Other,
-            (one, other) => Self::More(one.width().max(other.width())),
+            (one, other) => Self::Bounded(one.width().max(other.width())),
         }
     }
 
@@ -285,7 +286,7 @@ impl ValueRange {
         match self {
             Self::Bits(unknown) => unknown >= bits,
             Self::Other => true,
-            Self::Signed(..) | Self::More(_) => false,
+            Self::Signed(..) | Self::Bounded(_) => false,
         }
     }
 
@@ -293,7 +294,7 @@ impl ValueRange {
         match self {
             Self::Bits(..=32) => Width::W32,
             Self::Bits(_) | Self::Other => Width::W64,
-            Self::Signed(_, width) | Self::More(width) => width,
+            Self::Signed(_, width) | Self::Bounded(width) => width,
         }
     }
 }

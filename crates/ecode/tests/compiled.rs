@@ -24,14 +24,14 @@ use proptest::test_runner::TestRunner;
 #[track_caller]
 fn outcome(text: &str, arguments: &[u64]) -> (i64, ProgramState, Same) {
     let program = program(text);
-    let (result, state, world) = interpreted(&program, arguments);
+    let (result, state, runtime) = interpreted(&program, arguments);
     let object = ecode::compile(&program, text, "test.ec", ecode::Loops::MayGoto)
         .unwrap_or_else(|problem| panic!("{text}\n{problem:?}"));
-    let expected = (result, FinalState::by_the_interpreter(&object, &state, &world));
+    let expected = (result, FinalState::by_the_interpreter(&object, &state, &runtime));
     if let Some(found) = test_vm::run(&program, &object, arguments) {
         assert_eq!(found, expected, "{text}");
     }
-    (result, state, world)
+    (result, state, runtime)
 }
 
 #[track_caller]

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use common::TestHooks;
 use ecode::{Loops, Program};
-use located::is_told_of;
+use located::check_diagnostics;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -145,12 +145,12 @@ proptest! {
 
     #[test]
     fn any_text(text in any::<String>()) {
-        is_told_of(&text);
+        check_diagnostics(&text);
     }
 
     #[test]
     fn random_token_sequences(words in vec(select(PARTS), 0..40)) {
-        is_told_of(&words.concat());
+        check_diagnostics(&words.concat());
     }
 
     #[test]
@@ -177,7 +177,7 @@ proptest! {
             while !text.is_char_boundary(end) { end += 1; }
             text.replace_range(at..end, by);
         }
-        is_told_of(&text);
+        check_diagnostics(&text);
     }
 }
 
@@ -192,7 +192,7 @@ fn is_refused(text: &str, message: &str) {
     let (program, problems) = ecode::check(text, &TestHooks);
     assert!(program.is_none());
     assert!(problems.iter().any(|problem| problem.message.contains(message)), "{problems:#?}");
-    is_told_of(text);
+    check_diagnostics(text);
 }
 
 #[test]

@@ -81,7 +81,7 @@ pub struct Conditions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Shape {
     // The derived order compares the fields from first to last, so they are sorted by weight: a
-    // condition that is nearer to the work precedes one that is further away.
+    // condition on the work itself precedes one on the thread that does it.
     /// The number of conditions.
     pub count: u8,
     /// The number of parts of the path; 0 without this condition.
@@ -123,7 +123,7 @@ fn family(address: IpAddr) -> AddressFamily {
 }
 
 impl Conditions {
-    /// Which of the conditions there are.
+    /// Which conditions the rule has.
     pub fn shape(&self) -> Shape {
         let depth =
             |folder: &Option<Folder>| folder.as_ref().map_or(0, |folder| folder.depth() as u8);
@@ -203,8 +203,8 @@ impl Conditions {
 
 /// `Some(None)` for a condition that the shape does not have; `None` if the shape has it but the
 /// thread has no value for it.
-fn required<T>(is_asked: bool, value: Option<T>) -> Option<Option<T>> {
-    if is_asked { value.map(Some) } else { Some(None) }
+fn required<T>(has_condition: bool, value: Option<T>) -> Option<Option<T>> {
+    if has_condition { value.map(Some) } else { Some(None) }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The tables as the kernel side has them, with the values of conditions as hashes.
+//! The rules in the form of the kernel side's tables, with hashes of the conditions' values.
 //! bpf/service/rules.bpf.h computes the same hashes.
 
 use std::collections::HashSet;
@@ -56,7 +56,7 @@ pub struct Tuple {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HashedRule {
     /// Index into [`HashedRuleset::tuples`].
-    pub set: usize,
+    pub tuple: usize,
     /// The hash of the tuple's conditions with the rule's values.
     pub hash: u64,
     /// In the ruleset.
@@ -82,29 +82,34 @@ impl HashedRuleset {
         salt: u64,
         number: impl Fn(Id) -> u16,
     ) -> Result<Self, TooManyTuples> {
-        let mut keys = Self::default();
-        let mut known: Vec<(Shape, HashSet<&Conditions>)> = Vec::new();
+        let mut hashed = Self::default();
+        let mut shapes: Vec<(Shape, HashSet<&Conditions>)> = Vec::new();
         for (precedence, rule) in ruleset.rules().iter().enumerate() {
-            let shape = rule.when.shape();
+            let shape = rule.conditions.shape();
             // Rules on different events may have equal conditions: these need different tuples.
-            let has_room =
-                |(other, when): &(Shape, HashSet<_>)| *other == shape && !when.contains(&rule.when);
-            let set = known.iter().position(has_room).unwrap_or(known.len());
-            if set == known.len() {
-                known.push((shape, HashSet::new()));
-                keys.tuples.push(Tuple::of(&shape));
+            let has_room = |(other, conditions): &(Shape, HashSet<_>)| {
+                *other == shape && !conditions.contains(&rule.conditions)
+            };
+            let tuple = shapes.iter().position(has_room).unwrap_or(shapes.len());
+            if tuple == shapes.len() {
+                shapes.push((shape, HashSet::new()));
+                hashed.tuples.push(Tuple::of(&shape));
             }
-            known[set].1.insert(&rule.when);
-            keys.add_to_event(set, rule)?;
-            keys.rules.push(HashedRule { set, hash: hash(salt, &rule.when, &number), precedence });
+            shapes[tuple].1.insert(&rule.conditions);
+            hashed.add_to_event(tuple, rule)?;
+            hashed.rules.push(HashedRule {
+                tuple,
+                hash: hash(salt, &rule.conditions, &number),
+                precedence,
+            });
         }
-        Ok(keys)
+        Ok(hashed)
     }
 
-    fn add_to_event(&mut self, set: usize, rule: &Rule) -> Result<(), TooManyTuples> {
+    fn add_to_event(&mut self, tuple: usize, rule: &Rule) -> Result<(), TooManyTuples> {
         for (event, tuples) in RuleEvent::ALL.into_iter().zip(&mut self.tuples_by_event) {
-            if rule.events.contains(&event) && !tuples.contains(&set) {
-                tuples.push(set);
+            if rule.events.contains(&event) && !tuples.contains(&tuple) {
+                tuples.push(tuple);
                 if tuples.len() > MAX_TUPLES {
                     return Err(TooManyTuples { event, tuples: tuples.len() });
                 }
@@ -174,28 +179,28 @@ fn address_words(octets: [u8; 16], word: fn([u8; 8]) -> u64) -> [u64; 2] {
     [half(0), half(8)]
 }
 
-fn hash(salt: u64, when: &Conditions, number: impl Fn(Id) -> u16) -> u64 {
-    let Listen { address, port, path: listen_path } = &when.listen;
+fn hash(salt: u64, conditions: &Conditions, number: impl Fn(Id) -> u16) -> u64 {
+    let Listen { address, port, path: listen_path } = &conditions.listen;
     let address = address.map(|address| {
         address_words(octets(address), u64::from_le_bytes).into_iter().fold(salt, hash::word)
     });
-    let [upper, lower] = match when.client {
+    let [upper, lower] = match conditions.client {
         Some(network) => address_words(octets(network.network()), u64::from_be_bytes).map(Some),
         None => [None; 2],
     };
     let values = [
-        when.exe.as_deref().map(|exe| path(salt, exe)),
-        when.user.map(u64::from),
-        when.unit.as_deref().map(|unit| text(salt, unit)),
-        when.service.map(|id| number(id).into()),
+        conditions.exe.as_deref().map(|exe| path(salt, exe)),
+        conditions.user.map(u64::from),
+        conditions.unit.as_deref().map(|unit| text(salt, unit)),
+        conditions.service.map(|id| number(id).into()),
         listen_path.as_deref().map(|path| text(salt, path)),
         address,
         port.map(u64::from),
         upper,
         lower,
-        when.peer.map(|id| number(id).into()),
-        when.cgroup.as_ref().map(|folder| path(salt, folder.as_str())),
-        when.file.as_ref().map(|folder| path(salt, folder.as_str())),
+        conditions.peer.map(|id| number(id).into()),
+        conditions.cgroup.as_ref().map(|folder| path(salt, folder.as_str())),
+        conditions.file.as_ref().map(|folder| path(salt, folder.as_str())),
     ];
     values.into_iter().flatten().fold(salt, hash::word)
 }
@@ -205,15 +210,15 @@ mod tests {
     use super::*;
     use crate::rule::RuleAction;
 
-    fn rule(when: Conditions, events: &[RuleEvent]) -> Rule {
+    fn rule(conditions: Conditions, events: &[RuleEvent]) -> Rule {
         Rule {
             name: None,
             span: 0..0,
             priority: 0,
             events: events.to_vec(),
             has_explicit_events: true,
-            when,
-            then: RuleAction::Inherits,
+            conditions,
+            action: RuleAction::Inherits,
         }
     }
 
@@ -225,16 +230,16 @@ mod tests {
             rule(user(2), &[RuleEvent::Exec, RuleEvent::Found]),
             rule(user(1), &[RuleEvent::Found]),
         ]);
-        let keys = HashedRuleset::new(&ruleset, 7, |id| id.0).expect("few tuples");
+        let hashed = HashedRuleset::new(&ruleset, 7, |id| id.0).expect("few tuples");
         assert_eq!(
-            keys.tuples,
+            hashed.tuples,
             [Tuple { fields: field::USER, cgroup_depth: 0, client: (0, 0), file_depth: 0 }; 2]
         );
-        assert_eq!(keys.rules.iter().map(|key| key.set).collect::<Vec<_>>(), [0, 0, 1]);
-        assert_eq!(keys.tuples_by_event[1], [0]);
-        assert_eq!(keys.tuples_by_event[2], [0, 1]);
-        assert_eq!(keys.rules[0].hash, keys.rules[2].hash);
-        assert_ne!(keys.rules[0].hash, keys.rules[1].hash);
+        assert_eq!(hashed.rules.iter().map(|key| key.tuple).collect::<Vec<_>>(), [0, 0, 1]);
+        assert_eq!(hashed.tuples_by_event[1], [0]);
+        assert_eq!(hashed.tuples_by_event[2], [0, 1]);
+        assert_eq!(hashed.rules[0].hash, hashed.rules[2].hash);
+        assert_ne!(hashed.rules[0].hash, hashed.rules[1].hash);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::tree::Id;
 /// ancestors apply in any case.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// The weight of the service when several compete for the processors; 100 is the default.
+    /// The weight of the service where processors are contended; 100 is the default.
     pub cpu_weight: Option<u32>,
     /// In percent of one processor.
     pub cpu_max: Option<u32>,
@@ -60,14 +60,15 @@ const ERRNOS: [(&str, i32); 13] = [
 /// What happens to the control groups that have limits when Tollgate ends, even if it is killed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum AtEnd {
-    /// Every thread returns to its former control group.
+    /// Every thread returns to its original control group.
     #[default]
     Lift,
     /// The threads stay in the control groups.
     Keep,
 }
 
-/// EAGAIN, as in the paper's example: `servctl(SET_FORK_POLICY, VSIDx, ..., EAGAIN, ...)`.
+/// The default is EAGAIN, as in the paper's example:
+/// `servctl(SET_FORK_POLICY, VSIDx, ..., EAGAIN, ...)`.
 impl Default for OverLimit {
     fn default() -> Self {
         Self::Fails(Errno::default())
@@ -162,9 +163,9 @@ pub fn parse_bytes(text: &str, unit: u64) -> Result<u64, String> {
     })
 }
 
-/// What the K of a size in memory stands for.
+/// The number of bytes in a K of memory.
 pub const MEMORY_UNIT: u64 = 1024;
-/// What the K of a rate stands for.
+/// The number of bytes in a K of a rate.
 pub const NETWORK_UNIT: u64 = 1000;
 
 #[cfg(test)]

@@ -47,11 +47,11 @@ pub enum RuleAction {
     /// process that requested the fork by a signal to the parent.
     AdoptsPeer,
     /// The thread gets a dynamic service.
-    CreatesBelow {
+    StartsDynamic {
         /// The parent of the dynamic service.
-        below: Id,
+        parent: Id,
         /// By what the parent is split.
-        each: SplitBy,
+        split: SplitBy,
     },
 }
 
@@ -70,15 +70,15 @@ pub struct Rule {
     /// behalf of another service: a helper that a worker executes works for the worker's client.
     pub has_explicit_events: bool,
     /// The conditions.
-    pub when: Conditions,
+    pub conditions: Conditions,
     /// The action.
-    pub then: RuleAction,
+    pub action: RuleAction,
 }
 
 impl Rule {
     /// `Less` if `self` takes precedence.
     pub fn compare(&self, other: &Self) -> Ordering {
-        other.priority.cmp(&self.priority).then_with(|| self.when.compare(&other.when))
+        other.priority.cmp(&self.priority).then_with(|| self.conditions.compare(&other.conditions))
     }
 
     /// Whether the rule is matched at an event. `on_behalf` is whether the thread works for another
@@ -91,7 +91,7 @@ impl Rule {
     /// Whether the rule matches.
     pub fn matches(&self, query: &RuleQuery) -> bool {
         self.applies_to(query.event, query.on_behalf)
-            && Conditions::project(query, &self.when.shape())
-                .is_some_and(|conditions| conditions == self.when)
+            && Conditions::project(query, &self.conditions.shape())
+                .is_some_and(|conditions| conditions == self.conditions)
     }
 }

@@ -47,12 +47,13 @@ impl Tree {
         id
     }
 
-    /// Fails with the path from `id` back to itself if this would make a cycle.
+    /// Sets the parent of a service. Fails with the path from `id` back to itself if this would
+    /// make a cycle.
     pub fn set_parent(&mut self, id: Id, parent: Id) -> Result<(), Vec<Id>> {
-        let way: Vec<_> =
+        let path: Vec<_> =
             [id].into_iter().chain(self.ancestors(parent).take_while(|step| *step != id)).collect();
-        if way.last() != Some(&Id::ROOT) {
-            return Err(way);
+        if path.last() != Some(&Id::ROOT) {
+            return Err(path);
         }
         self.services[usize::from(id.0)].parent = parent;
         Ok(())

@@ -41,8 +41,8 @@ impl TupleSpace {
                     space.tuples.entry((event, on_behalf)).or_default();
                 for (precedence, rule) in ruleset.rules().iter().enumerate() {
                     if rule.applies_to(event, on_behalf) {
-                        let table = tuples.entry(rule.when.shape()).or_default();
-                        table.entry(rule.when.clone()).or_insert(precedence);
+                        let table = tuples.entry(rule.conditions.shape()).or_default();
+                        table.entry(rule.conditions.clone()).or_insert(precedence);
                     }
                 }
                 if tuples.len() > MAX_TUPLES {

@@ -29,8 +29,8 @@ fn problem(text: &str) -> (String, &str) {
 }
 
 #[track_caller]
-fn says(text: &str, message: &str, place: &str) {
-    assert_eq!(problem(text), (message.to_owned(), place));
+fn says(text: &str, message: &str, marked: &str) {
+    assert_eq!(problem(text), (message.to_owned(), marked));
 }
 
 #[test]
@@ -69,19 +69,25 @@ fn file_with_all_features() {
         (both.has_explicit_events, &both.events[..]),
         (true, &[RuleEvent::Fork, RuleEvent::Exec][..])
     );
-    assert_eq!((both.then, both.when.user), (RuleAction::Inherits, Some(1000)));
-    assert_eq!(both.when.cgroup.as_ref().expect("a group").as_str(), "/system.slice");
+    assert_eq!((both.action, both.conditions.user), (RuleAction::Inherits, Some(1000)));
+    assert_eq!(both.conditions.cgroup.as_ref().expect("a group").as_str(), "/system.slice");
     assert_eq!(
-        (back_end.name.as_deref(), back_end.then),
+        (back_end.name.as_deref(), back_end.action),
         (Some("back end"), RuleAction::AdoptsPeer)
     );
     assert_eq!(back_end.events, [RuleEvent::Receive]);
     let exe = Some("/usr/sbin/php-fpm8.2".into());
-    assert_eq!(back_end.when, Conditions { exe, ..Conditions::default() });
-    assert_eq!((last.priority, last.then), (-3, RuleAction::BelongsTo(shop)));
-    assert_eq!((last.when.user, last.when.unit.as_deref()), (Some(33), Some("nginx.service")));
+    assert_eq!(back_end.conditions, Conditions { exe, ..Conditions::default() });
+    assert_eq!((last.priority, last.action), (-3, RuleAction::BelongsTo(shop)));
+    assert_eq!(
+        (last.conditions.user, last.conditions.unit.as_deref()),
+        (Some(33), Some("nginx.service"))
+    );
     let listen = Listen { address: "127.0.0.1".parse().ok(), port: Some(8080), path: None };
-    assert_eq!((&last.when.listen, last.when.client), (&listen, "10.0.0.0/8".parse().ok()));
+    assert_eq!(
+        (&last.conditions.listen, last.conditions.client),
+        (&listen, "10.0.0.0/8".parse().ok())
+    );
 }
 
 #[test]
@@ -99,7 +105,7 @@ fn where_servers_listen() {
             port,
             path: path.map(str::to_owned),
         };
-        assert_eq!(file.ruleset.rules()[0].when.listen, listen);
+        assert_eq!(file.ruleset.rules()[0].conditions.listen, listen);
     }
 }
 
@@ -107,8 +113,8 @@ fn where_servers_listen() {
 fn dynamic_services() {
     let file = good("[[rule]]\nunit = \"a\"\nstarts-below = \"root\"\neach = \"user\"");
     assert_eq!(
-        file.ruleset.rules()[0].then,
-        RuleAction::CreatesBelow { below: Id::ROOT, each: SplitBy::User }
+        file.ruleset.rules()[0].action,
+        RuleAction::StartsDynamic { parent: Id::ROOT, split: SplitBy::User }
     );
 }
 
@@ -286,7 +292,7 @@ fn cycle_follows_the_matching_rule() {
 fn addresses_are_canonical() {
     let client = |text: &str| {
         let file = good(&format!("[[rule]]\nclient = {text:?}\nbelongs-to = \"root\""));
-        file.ruleset.rules()[0].when.client.expect("a network").to_string()
+        file.ruleset.rules()[0].conditions.client.expect("a network").to_string()
     };
     assert_eq!(client("::ffff:10.0.0.0/104"), "10.0.0.0/8");
     assert_eq!(client("::ffff:10.0.0.1"), "10.0.0.1/32");

@@ -61,14 +61,14 @@ fn conditions() -> impl Strategy<Value = Conditions> {
 
 fn rule() -> impl Strategy<Value = Rule> {
     (conditions(), -1..2, vec(select(&RuleEvent::ALL[..]), 1..3), any::<bool>()).prop_map(
-        |(when, priority, events, names_events)| Rule {
+        |(conditions, priority, events, has_explicit_events)| Rule {
             name: None,
             span: 0..0,
             priority,
             events,
-            has_explicit_events: names_events,
-            when,
-            then: RuleAction::Inherits,
+            has_explicit_events,
+            conditions,
+            action: RuleAction::Inherits,
         },
     )
 }
@@ -127,24 +127,24 @@ fn thread() -> RuleQuery<'static> {
     }
 }
 
-fn on_exec(when: Conditions, names_events: bool) -> Rule {
-    let then = RuleAction::BelongsTo(Id::SHARED);
+fn on_exec(conditions: Conditions, has_explicit_events: bool) -> Rule {
+    let action = RuleAction::BelongsTo(Id::SHARED);
     Rule {
         name: None,
         span: 0..0,
         priority: 0,
         events: vec![RuleEvent::Exec],
-        has_explicit_events: names_events,
-        when,
-        then,
+        has_explicit_events,
+        conditions,
+        action,
     }
 }
 
 #[test]
 fn on_behalf_skips_identity_rules() {
-    let when = Conditions { user: Some(33), ..Conditions::default() };
-    let is_matched = |names_events, on_behalf| {
-        let ruleset = Ruleset::new(vec![on_exec(when.clone(), names_events)]);
+    let conditions = Conditions { user: Some(33), ..Conditions::default() };
+    let is_matched = |has_explicit_events, on_behalf| {
+        let ruleset = Ruleset::new(vec![on_exec(conditions.clone(), has_explicit_events)]);
         let tables = TupleSpace::new(&ruleset).expect("one tuple");
         tables.match_rule(&RuleQuery { on_behalf, ..thread() }).is_some()
     };
@@ -161,7 +161,7 @@ fn the_more_specific_rule_decides() {
     let ruleset = Ruleset::new(vec![on_exec(user.clone(), false), on_exec(both.clone(), false)]);
     let tables = TupleSpace::new(&ruleset).expect("two tuples");
     let decides = |query: &RuleQuery| {
-        tables.match_rule(query).map(|precedence| ruleset.rules()[precedence].when.clone())
+        tables.match_rule(query).map(|precedence| ruleset.rules()[precedence].conditions.clone())
     };
     assert_eq!(decides(&thread()), Some(both));
     assert_eq!(decides(&RuleQuery { exe: "/e", ..thread() }), Some(user));

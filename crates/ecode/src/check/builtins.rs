@@ -133,7 +133,7 @@ impl Checker<'_> {
                 .filter(|_| self.later_declaration("function", &name.text, &name.span).is_none())
             {
                 let message = format!("there is no function `{}`", name.text);
-                return self.fault(
+                return self.error(
                     Diagnostic::error(name.span.clone(), message).help(format!("use `{own}`")),
                 );
             }
@@ -142,9 +142,9 @@ impl Checker<'_> {
         let wanted = signature.arguments;
         let least = wanted.len() - usize::from(signature.has_more);
         if arguments.len() < least || arguments.len() > least && !signature.has_more {
-            return self.fault(Diagnostic::error(
+            return self.error(Diagnostic::error(
                 span.clone(),
-                self.counted(&name.text, least, arguments.len()),
+                self.wrong_count(&name.text, least, arguments.len()),
             ));
         }
         let format = match (signature.builtin, arguments.first().map(|first| &first.kind)) {
@@ -153,7 +153,7 @@ impl Checker<'_> {
                 let span = arguments[0].span.clone();
                 let problem =
                     Diagnostic::error(span, "the first argument of `print` must be a string");
-                return self.fault(
+                return self.error(
                     problem
                         .help("write print(\"%d\", …) for a number, print(\"%s\", …) for a text"),
                 );
@@ -171,11 +171,11 @@ impl Checker<'_> {
             made.push(argument);
         }
         let current = self.current();
-        let has_packet = current.hook_spec.as_ref().is_some_and(|offer| offer.packet.is_some());
+        let has_packet = current.hook_spec.as_ref().is_some_and(|spec| spec.packet.is_some());
         let function = current.function;
         if signature.builtin.packet_bytes().is_some() && !has_packet {
             let problem = Diagnostic::error(span.clone(), "no packet is available here");
-            return self.fault(
+            return self.error(
                 problem.help("packets can be read only directly in handlers of packet hooks"),
             );
         }
@@ -204,13 +204,13 @@ impl Checker<'_> {
                         let name = ast::Ident { text: name.clone(), span: written.span.clone() };
                         self.unknown("map", &name, &known)
                     }
-                    Some(_) => self.fault(Diagnostic::error(
+                    Some(_) => self.error(Diagnostic::error(
                         written.span.clone(),
                         format!("`{name}` is not a map"),
                     )),
                 },
                 _ => self
-                    .fault(Diagnostic::error(written.span.clone(), "expected the name of a map")),
+                    .error(Diagnostic::error(written.span.clone(), "expected the name of a map")),
             },
             ExpectedArgument::Key => {
                 let map = map.expect("each that takes a key takes the map before");
@@ -234,7 +234,7 @@ impl Checker<'_> {
                         let message =
                             format!("expected a text, found a value of type {}", other.ty);
                         let problem = Diagnostic::error(other.span, message);
-                        self.fault(problem.help("a text is a string or an array of char"))
+                        self.error(problem.help("a text is a string or an array of char"))
                     }
                 }
             }
@@ -251,7 +251,7 @@ impl Checker<'_> {
                     }
                     other => {
                         let message = format!("a value of type {} cannot be printed", other.ty);
-                        self.fault(
+                        self.error(
                             Diagnostic::error(other.span, message)
                                 .help("print its members one by one"),
                         )
@@ -265,7 +265,7 @@ impl Checker<'_> {
                     written.span.clone(),
                     "a string is not a variable, so its bytes cannot be used here",
                 );
-                self.fault(problem.help(
+                self.error(problem.help(
                     "declare a variable, `char text[] = \"…\";`, or compare texts: \
                         strncmp(one, other, n)",
                 ))
@@ -277,7 +277,7 @@ impl Checker<'_> {
                         lvalue.span,
                         format!("expected an array of char, found type {}", lvalue.of),
                     );
-                    return self.fault(problem.help("an array of char is to stand here"));
+                    return self.error(problem.help("an array of char is to stand here"));
                 }
                 Ok(Argument::Lvalue(lvalue))
             }
@@ -292,14 +292,14 @@ impl Checker<'_> {
                                 {MAX_STRUCT_BYTES}",
                                 of.name, of.size
                             );
-                            return self.fault(Diagnostic::error(lvalue.span, message));
+                            return self.error(Diagnostic::error(lvalue.span, message));
                         }
                         if !self.program.emitted.contains(of) {
                             self.program.emitted.push(Rc::clone(of));
                         }
                         Ok(Argument::Lvalue(lvalue))
                     }
-                    of => self.fault(Diagnostic::error(
+                    of => self.error(Diagnostic::error(
                         lvalue.span,
                         format!("expected a struct, found {of}"),
                     )),
@@ -332,7 +332,7 @@ impl Checker<'_> {
                         written[0].span.clone(),
                         format!("`print` does not support %{shown}"),
                     );
-                    return self.fault(problem.help(
+                    return self.error(problem.help(
                         "supported are %d, %u, %x (64 bits, without a width), %c, %s, and %% \
                             for a %",
                     ));
@@ -343,7 +343,7 @@ impl Checker<'_> {
                     written[0].span.clone(),
                     "the format needs more values than are given",
                 );
-                return self.fault(problem);
+                return self.error(problem);
             };
             let is_text = match argument {
                 Argument::Value(value) => value.ty == Type::String,
@@ -357,13 +357,13 @@ impl Checker<'_> {
                     problem = problem
                         .help("use `read_user_text` to read the text that an argument points to");
                 }
-                return self.fault(problem);
+                return self.error(problem);
             }
         }
         match rest.next() {
-            Some((_, beyond)) => {
-                let span = beyond.span.clone();
-                self.fault(Diagnostic::error(span, "the format does not use this value"))
+            Some((_, excess)) => {
+                let span = excess.span.clone();
+                self.error(Diagnostic::error(span, "the format does not use this value"))
             }
             None => Ok(()),
         }

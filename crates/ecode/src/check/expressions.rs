@@ -169,11 +169,11 @@ impl Checker<'_> {
             Some(Symbol::Constant(value, of)) => {
                 Ok(expression(ExpressionKind::Constant(value), of, span))
             }
-            _ => self.place_named(name, span).map(Self::load),
+            _ => self.named_lvalue(name, span).map(Self::load),
         }
     }
 
-    fn place_named(&mut self, name: &str, span: &Span) -> Checked<Lvalue> {
+    fn named_lvalue(&mut self, name: &str, span: &Span) -> Checked<Lvalue> {
         let (kind, of) = match self.scopes.find(name).cloned() {
             Some(Symbol::Local(local)) => {
                 let current = self.current();
@@ -185,13 +185,13 @@ impl Checker<'_> {
             }
             Some(Symbol::Map(_)) => {
                 let problem = Diagnostic::error(span.clone(), format!("`{name}` is a map"));
-                return self.fault(problem.help(format!("use one of its entries: {name}[KEY]")));
+                return self.error(problem.help(format!("use one of its entries: {name}[KEY]")));
             }
             Some(Symbol::Function(_)) => return self.not_called(name, span),
             Some(Symbol::Constant(..)) => {
                 let problem =
                     Diagnostic::error(span.clone(), format!("`{name}` cannot be changed"));
-                return self.fault(problem.help("use a variable of your own"));
+                return self.error(problem.help("use a variable of your own"));
             }
             Some(Symbol::Faulty) => return Err(ErrorReported),
             None if is_builtin(name) => return self.not_called(name, span),
@@ -205,9 +205,9 @@ impl Checker<'_> {
         const RESULTS: [&str; 5] = ["rc", "res", "ret", "retval", "return_value"];
         let problem = Diagnostic::error(span.clone(), format!("there is no variable `{name}`"));
         let known = self.scopes.names(|_| true);
-        let offer = self.current.as_ref().and_then(|current| current.hook_spec.as_ref());
+        let spec = self.current.as_ref().and_then(|current| current.hook_spec.as_ref());
         let offered: Vec<_> =
-            offer.iter().flat_map(|offer| &offer.fields).map(|field| field.name.as_str()).collect();
+            spec.iter().flat_map(|spec| &spec.fields).map(|field| field.name.as_str()).collect();
         let is_of_headers = name.len() > 2
             && !name.starts_with('_')
             && !name.bytes().any(|byte| byte.is_ascii_lowercase());
@@ -236,19 +236,19 @@ impl Checker<'_> {
         } else {
             problem
         };
-        self.fault(problem)
+        self.error(problem)
     }
 
     fn not_called<T>(&mut self, name: &str, span: &Span) -> Checked<T> {
         let problem = Diagnostic::error(span.clone(), format!("`{name}` is a function"));
-        self.fault(problem.help(format!("call it: {name}(…)")))
+        self.error(problem.help(format!("call it: {name}(…)")))
     }
 
     /// An lvalue, which may be constant.
     pub(super) fn lvalue(&mut self, written: &ast::Expression) -> Checked<Lvalue> {
         let span = written.span.clone();
         match &written.kind {
-            Written::Name(name) => self.place_named(name, &span),
+            Written::Name(name) => self.named_lvalue(name, &span),
             Written::Index(array, index) => {
                 if let Written::Name(name) = &array.kind
                     && let Some(Symbol::Map(map)) = self.scopes.find(name)
@@ -264,14 +264,14 @@ impl Checker<'_> {
                 let Type::Array(of, length) = &lvalue.of else {
                     let message =
                         format!("this has type {}; it is not an array or a map", lvalue.of);
-                    return self.fault(Diagnostic::error(lvalue.span, message));
+                    return self.error(Diagnostic::error(lvalue.span, message));
                 };
                 let (of, length) = ((**of).clone(), *length);
                 let is_outside = constant(&index).is_some_and(|at| at >= length);
                 if is_outside {
                     let message =
                         format!("the array has {length} elements, numbered 0 to {}", length - 1);
-                    return self.fault(
+                    return self.error(
                         Diagnostic::error(index.span, message).label("outside of the array"),
                     );
                 }
@@ -285,7 +285,7 @@ impl Checker<'_> {
                 let lvalue = self.lvalue(outer)?;
                 let Type::Struct(of) = &lvalue.of else {
                     let message = format!("this has type {}; it is not a struct", lvalue.of);
-                    return self.fault(Diagnostic::error(lvalue.span, message));
+                    return self.error(Diagnostic::error(lvalue.span, message));
                 };
                 let Some(member) = of.member(&name.text).cloned() else {
                     let known: Vec<_> =
@@ -301,7 +301,7 @@ impl Checker<'_> {
             _ => {
                 let problem =
                     Diagnostic::error(span, "this is a value, not a variable or a part of one");
-                self.fault(problem.help("use a variable, an element, a member or a map entry"))
+                self.error(problem.help("use a variable, an element, a member or a map entry"))
             }
         }
     }
@@ -333,10 +333,10 @@ impl Checker<'_> {
             if other.is_empty() {
                 let problem =
                     Diagnostic::error(lvalue.span, "the fields of a hook cannot be changed");
-                return self.fault(problem.help("use a variable of your own"));
+                return self.error(problem.help("use a variable of your own"));
             }
             let problem = Diagnostic::error(lvalue.span, "this is const and cannot be changed");
-            return self.fault(problem.other(other, "declared here"));
+            return self.error(problem.other(other, "declared here"));
         }
         Ok(lvalue)
     }
@@ -344,7 +344,7 @@ impl Checker<'_> {
     pub(super) fn number_of(&mut self, of: &Type, span: &Span) -> Checked<Integer> {
         match of.integer() {
             Some(number) => Ok(number),
-            None => self.fault(Diagnostic::error(
+            None => self.error(Diagnostic::error(
                 span.clone(),
                 format!("this has type {of}; it is not a number"),
             )),
@@ -437,17 +437,17 @@ impl Checker<'_> {
         );
         match of {
             _ if are_texts => {
-                self.fault(problem.help("compare texts by their bytes: strcmp(one, other) == 0"))
+                self.error(problem.help("compare texts by their bytes: strcmp(one, other) == 0"))
             }
             [Type::Array(..) | Type::Struct(_), other] if of[0] == other => self
-                .fault(problem.help("compare their bytes: memcmp(one, other, sizeof(one)) == 0")),
+                .error(problem.help("compare their bytes: memcmp(one, other, sizeof(one)) == 0")),
             _ => Ok(()),
         }
     }
 
     fn divides(&mut self, operator: Operator, by: &Expression) -> Checked<()> {
         if matches!(operator, Operator::Divide | Operator::Remainder) && constant(by) == Some(0) {
-            return self.fault(Diagnostic::error(by.span.clone(), "this divides by 0"));
+            return self.error(Diagnostic::error(by.span.clone(), "this divides by 0"));
         }
         Ok(())
     }
@@ -460,13 +460,13 @@ impl Checker<'_> {
             _ if yes.ty == no.ty && !matches!(yes.ty, Type::Array(..)) => yes.ty.clone(),
             _ if yes.ty == no.ty => {
                 let problem = Diagnostic::error(span.clone(), "`?:` cannot choose an array");
-                return self.fault(problem.help(
+                return self.error(problem.help(
                     "choose one of its elements, or copy its bytes: memcpy(to, from, size)",
                 ));
             }
             _ => {
                 let message = format!("one choice has type {}, the other type {}", yes.ty, no.ty);
-                return self.fault(Diagnostic::error(span.clone(), message));
+                return self.error(Diagnostic::error(span.clone(), message));
             }
         };
         let (yes, no) = (convert(yes, &of), convert(no, &of));
@@ -525,7 +525,7 @@ impl Checker<'_> {
         }
         if !to.is_number() || !inner.ty.is_number() {
             let message = format!("a value of type {} cannot be converted to type {to}", inner.ty);
-            return self.fault(Diagnostic::error(span.clone(), message));
+            return self.error(Diagnostic::error(span.clone(), message));
         }
         Ok(Expression { span: span.clone(), ..convert(inner, &to) })
     }
@@ -541,13 +541,13 @@ impl Checker<'_> {
             let message =
                 format!("{to} has {} bytes, but `=` copies at most {MAX_LOCAL_BYTES}", to.size());
             let problem = Diagnostic::error(value.span, message);
-            return self.fault(problem.help("copy its bytes: memcpy(to, from, size)"));
+            return self.error(problem.help("copy its bytes: memcpy(to, from, size)"));
         }
         if value.ty == *to && !matches!(to, Type::Array(..) | Type::Void) {
             return Ok(value);
         }
         if !value.ty.is_number() || !to.is_number() {
-            return self.fault(match to {
+            return self.error(match to {
                 Type::Array(..) => {
                     let help = match value.ty {
                         Type::String => {

@@ -30,7 +30,7 @@ impl Checker<'_> {
                 format!("a function cannot return {result}"),
             );
             return self
-                .fault(problem.help("return a number, and pass the rest in a global variable"));
+                .error(problem.help("return a number, and pass the rest in a global variable"));
         }
         let parameters = self.parameters(&written.parameters, MAX_PARAMETERS, "a function")?;
         let number = self.function_number(written, &result, &parameters)?;
@@ -41,11 +41,11 @@ impl Checker<'_> {
                 written.name.span.clone(),
                 format!("`{}` already has a body", written.name.text),
             );
-            return self.fault(problem.other(other, "here"));
+            return self.error(problem.other(other, "here"));
         }
-        let before = self.faults();
+        let before = self.error_count();
         self.body(number, result.clone(), &written.parameters, parameters, None, body);
-        if self.faults() == before {
+        if self.error_count() == before {
             self.lint_missing_return(&written.name, &result, body);
         }
         Ok(())
@@ -57,11 +57,11 @@ impl Checker<'_> {
         most: usize,
         of: &str,
     ) -> Checked<Vec<Type>> {
-        if let Some(beyond) = written.get(most) {
+        if let Some(excess) = written.get(most) {
             let message =
                 format!("{of} has at most {most} parameters, but this one has {}", written.len());
-            let problem = Diagnostic::error(beyond.name.span.clone(), message);
-            return self.fault(problem.help("pass some of them in global variables"));
+            let problem = Diagnostic::error(excess.name.span.clone(), message);
+            return self.error(problem.help("pass some of them in global variables"));
         }
         let mut types = Vec::new();
         for parameter in written {
@@ -71,7 +71,7 @@ impl Checker<'_> {
                     parameter.type_name.span.clone(),
                     format!("a parameter cannot be {of}"),
                 );
-                return self.fault(
+                return self.error(
                     problem.help("parameters are numbers: pass anything else in a global variable"),
                 );
             }
@@ -100,7 +100,7 @@ impl Checker<'_> {
                 name.span.clone(),
                 format!("`{}` was declared differently before", name.text),
             );
-            return self.fault(problem.other(other, "here"));
+            return self.error(problem.other(other, "here"));
         }
         let number = self.program.functions.len();
         self.declare(name, Symbol::Function(number))?;
@@ -134,11 +134,11 @@ impl Checker<'_> {
         result: Type,
         parameters: &[ast::Parameter],
         types: Vec<Type>,
-        offer: Option<HookSpec>,
+        spec: Option<HookSpec>,
         body: &[ast::Statement],
     ) -> Vec<bool> {
         let (locals, is_used) = (Vec::new(), Vec::new());
-        let fields = offer.as_ref().map_or_else(Vec::new, |offer| offer.fields.clone());
+        let fields = spec.as_ref().map_or_else(Vec::new, |spec| spec.fields.clone());
         self.current = Some(FunctionContext {
             function,
             result,
@@ -146,7 +146,7 @@ impl Checker<'_> {
             is_used,
             loops: 0,
             switches: 0,
-            hook_spec: offer,
+            hook_spec: spec,
         });
         self.scopes.enter();
         for (parameter, of) in parameters.iter().zip(types) {
@@ -159,11 +159,11 @@ impl Checker<'_> {
             let local = self.local(&name, field.ty.clone(), true);
             let _ = self.declare(&name, Symbol::Local(local));
         }
-        let before = self.faults();
+        let before = self.error_count();
         // The body cannot declare the name of a parameter again, but it may use the name of a
         // hook's field for a variable.
         let body = if fields.is_empty() { self.statements(body) } else { self.block(body) };
-        let is_faulty = self.faults() > before;
+        let is_faulty = self.error_count() > before;
         self.scopes.leave();
         let current = self.current.take().expect("it was set above");
         for (local, _) in current
@@ -197,13 +197,13 @@ impl Checker<'_> {
         if !known.contains(&hook.text) {
             return self.unknown("hook", hook, &known);
         }
-        let offer = match self.hooks.spec(&hook.text, &selected) {
-            Ok(offer) => offer,
+        let spec = match self.hooks.spec(&hook.text, &selected) {
+            Ok(spec) => spec,
             Err((at, sentence)) => {
                 let span = at
                     .and_then(|at| written.selected.get(at))
                     .map_or(&hook.span, |selected| &selected.span);
-                return self.fault(Diagnostic::error(span.clone(), sentence));
+                return self.error(Diagnostic::error(span.clone(), sentence));
             }
         };
         let mut others = self.program.handlers.iter().filter(|other| other.hook == CALL);
@@ -213,7 +213,7 @@ impl Checker<'_> {
             let other = self.program.functions[other.function].span.clone();
             let problem =
                 Diagnostic::error(hook.span.clone(), "there already is a handler `on call`");
-            return self.fault(problem.other(other, "here"));
+            return self.error(problem.other(other, "here"));
         }
         let is_beside = |other: &&Handler| {
             other.hook == hook.text
@@ -225,11 +225,11 @@ impl Checker<'_> {
             let message =
                 format!("there already are {MAX_HANDLERS_PER_HOOK} handlers of `{}`", hook.text);
             return self
-                .fault(Diagnostic::error(hook.span.clone(), message).help("merge some of them"));
+                .error(Diagnostic::error(hook.span.clone(), message).help("merge some of them"));
         }
         if self.program.handlers.len() == MAX_HANDLERS {
             let message = format!("a plugin has at most {MAX_HANDLERS} handlers");
-            return self.fault(
+            return self.error(
                 Diagnostic::error(hook.span.clone(), message).help("split it into several plugins"),
             );
         }
@@ -241,14 +241,14 @@ impl Checker<'_> {
             LONG.into(),
             &written.parameters,
             types,
-            Some(offer.clone()),
+            Some(spec.clone()),
             &written.body,
         );
         self.program.handlers.push(Handler {
             hook: hook.text.clone(),
             selected,
             function,
-            spec: offer,
+            spec,
             is_read,
         });
         Ok(())
@@ -270,7 +270,7 @@ impl Checker<'_> {
                 span.clone(),
                 "functions can be called only in functions and handlers",
             );
-            return self.fault(
+            return self.error(
                 problem.help("initial values are constants; assign another value in a handler"),
             );
         }
@@ -283,7 +283,7 @@ impl Checker<'_> {
             }
             Some(_) => {
                 let message = format!("`{}` is not a function", name.text);
-                return self.fault(Diagnostic::error(name.span.clone(), message));
+                return self.error(Diagnostic::error(name.span.clone(), message));
             }
             None => return self.builtin(name, arguments, span),
         };
@@ -294,9 +294,9 @@ impl Checker<'_> {
         if types.len() != arguments.len() {
             let problem = Diagnostic::error(
                 span.clone(),
-                self.counted(&name.text, types.len(), arguments.len()),
+                self.wrong_count(&name.text, types.len(), arguments.len()),
             );
-            return self.fault(problem.other(declared, "declared here"));
+            return self.error(problem.other(declared, "declared here"));
         }
         let mut values = Vec::new();
         for (argument, of) in arguments.iter().zip(&types) {
@@ -312,7 +312,7 @@ impl Checker<'_> {
         })
     }
 
-    pub(super) fn counted(&self, name: &str, wanted: usize, given: usize) -> String {
+    pub(super) fn wrong_count(&self, name: &str, wanted: usize, given: usize) -> String {
         let plural = if wanted == 1 { "" } else { "s" };
         format!("`{name}` takes {wanted} argument{plural}, but {given} are given")
     }

@@ -89,7 +89,7 @@ impl Checker<'_> {
         let Initializer::List(list, span) = initializer else {
             let problem =
                 Diagnostic::error(initializer.span(), "this does not give the array a length");
-            return self.fault(match text(initializer) {
+            return self.error(match text(initializer) {
                 Some(_) => problem.help("a string can initialize only arrays of `char` and `u8`"),
                 None => problem.help("write a list: { 1, 2, 3 }"),
             });
@@ -105,7 +105,7 @@ impl Checker<'_> {
         if length == 0 {
             let problem =
                 Diagnostic::error(span.clone(), "an empty list does not give the array a length");
-            return self.fault(problem);
+            return self.error(problem);
         }
         Ok(length)
     }
@@ -115,7 +115,7 @@ impl Checker<'_> {
         if number.is_signed && (value as i64) < 0 {
             let message =
                 format!("elements are numbered from 0, but this one has number {}", value as i64);
-            return self.fault(Diagnostic::error(written.span.clone(), message));
+            return self.error(Diagnostic::error(written.span.clone(), message));
         }
         Ok(value)
     }
@@ -156,7 +156,7 @@ impl Checker<'_> {
                         "this string has {} bytes, but the array only {length}",
                         bytes.len()
                     );
-                    return self.fault(Diagnostic::error(span.clone(), message));
+                    return self.error(Diagnostic::error(span.clone(), message));
                 }
                 for (at, byte) in bytes.iter().enumerate() {
                     let mut steps = steps.clone();
@@ -177,7 +177,7 @@ impl Checker<'_> {
                         None => {}
                         Some(Designator::Index(index)) => next = self.index(index)?,
                         Some(Designator::Member(name)) => {
-                            return self.fault(Diagnostic::error(
+                            return self.error(Diagnostic::error(
                                 name.span.clone(),
                                 "an array has no members",
                             ));
@@ -188,7 +188,7 @@ impl Checker<'_> {
                             "the array has {length} elements, numbered from 0, but this one has \
                             number {next}"
                         );
-                        return self.fault(Diagnostic::error(value.span(), message));
+                        return self.error(Diagnostic::error(value.span(), message));
                     }
                     let mut steps = steps.clone();
                     steps.push(AccessStep::Element(next, *length, (**element).clone()));
@@ -212,7 +212,7 @@ impl Checker<'_> {
                             next = found;
                         }
                         Some(Designator::Index(index)) => {
-                            return self.fault(Diagnostic::error(
+                            return self.error(Diagnostic::error(
                                 index.span.clone(),
                                 "a struct has no elements",
                             ));
@@ -221,7 +221,7 @@ impl Checker<'_> {
                     let Some(member) = of.members.get(next) else {
                         let message =
                             format!("struct {} has only {} members", of.name, of.members.len());
-                        return self.fault(Diagnostic::error(value.span(), message));
+                        return self.error(Diagnostic::error(value.span(), message));
                     };
                     let mut steps = steps.clone();
                     steps.push(AccessStep::Member(member.offset, member.ty.clone()));
@@ -234,13 +234,13 @@ impl Checker<'_> {
                     initializer.span(),
                     format!("this is not a value of type {of}"),
                 );
-                return self.fault(problem.help("write a list: { 1, 2, 3 }"));
+                return self.error(problem.help("write a list: { 1, 2, 3 }"));
             }
             (_, Ok(list)) => match list {
                 [(None, value)] => self.part(of, value, steps, offset, parts)?,
                 _ => {
                     let message = format!("a value of type {of} cannot be a list");
-                    return self.fault(Diagnostic::error(initializer.span(), message));
+                    return self.error(Diagnostic::error(initializer.span(), message));
                 }
             },
             (_, Err(expression)) => {
@@ -283,7 +283,7 @@ impl Checker<'_> {
                     value.span,
                     "the initial value of a global or static variable must be constant",
                 );
-                return self.fault(problem.help("assign it in a handler"));
+                return self.error(problem.help("assign it in a handler"));
             };
             let (from, size) = (part.offset as usize, part.ty.size() as usize);
             if bytes.len() < from + size {

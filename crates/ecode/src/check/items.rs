@@ -88,7 +88,7 @@ impl Checker<'_> {
         let of = self.resolve(name)?;
         if of == Type::Void {
             return self
-                .fault(Diagnostic::error(name.span.clone(), format!("{what} cannot be void")));
+                .error(Diagnostic::error(name.span.clone(), format!("{what} cannot be void")));
         }
         Ok(of)
     }
@@ -103,12 +103,12 @@ impl Checker<'_> {
         if *base == Type::String {
             let problem =
                 Diagnostic::error(declarator.name.span.clone(), "a variable cannot be a string");
-            return self.fault(problem.help("use an array: `char name[16] = \"text\";`"));
+            return self.error(problem.help("use an array: `char name[16] = \"text\";`"));
         }
         if declarator.lengths.len() + base.depth() >= MAX_TYPE_DEPTH {
             let message =
                 format!("arrays and structs are nested more than {MAX_TYPE_DEPTH} deep here");
-            return self.fault(Diagnostic::error(declarator.name.span.clone(), message));
+            return self.error(Diagnostic::error(declarator.name.span.clone(), message));
         }
         let mut of = base.clone();
         for (dimension, length) in declarator.lengths.iter().enumerate().rev() {
@@ -123,7 +123,7 @@ impl Checker<'_> {
                         "the length of this array is missing",
                     );
                     return self
-                        .fault(problem.help("write it between [ and ], or add an initializer"));
+                        .error(problem.help("write it between [ and ], or add an initializer"));
                 }
             };
             of = Type::Array(Rc::new(of), length);
@@ -139,7 +139,7 @@ impl Checker<'_> {
                     of.size()
                 ),
             );
-            return self.fault(problem);
+            return self.error(problem);
         }
         Ok(of)
     }
@@ -153,7 +153,7 @@ impl Checker<'_> {
                 expression.span.clone(),
                 format!("{of} cannot have {count} elements"),
             );
-            return self.fault(problem);
+            return self.error(problem);
         }
         Ok(value)
     }
@@ -161,11 +161,11 @@ impl Checker<'_> {
     fn structure(&mut self, name: &ast::Ident, declared: &[ast::Declaration]) -> Checked<()> {
         let mut members: Vec<(String, Type)> = Vec::new();
         let written = declared.iter().flat_map(|declaration| &declaration.declarators);
-        if let Some(beyond) = written.clone().nth(MAX_MEMBERS) {
+        if let Some(excess) = written.clone().nth(MAX_MEMBERS) {
             let count = written.count();
             let message =
                 format!("a struct has at most {MAX_MEMBERS} members, but this one has {count}");
-            return self.fault(Diagnostic::error(beyond.name.span.clone(), message));
+            return self.error(Diagnostic::error(excess.name.span.clone(), message));
         }
         for declaration in declared {
             let base = self.resolve_value(&declaration.type_name, "a member")?;
@@ -175,7 +175,7 @@ impl Checker<'_> {
                         initializer.span(),
                         "a member cannot have an initial value",
                     );
-                    return self.fault(
+                    return self.error(
                         problem.help("write it where a variable of this struct is declared"),
                     );
                 }
@@ -183,14 +183,14 @@ impl Checker<'_> {
                 if members.iter().any(|(known, _)| *known == declarator.name.text) {
                     let message =
                         format!("the struct already has a member `{}`", declarator.name.text);
-                    return self.fault(Diagnostic::error(declarator.name.span.clone(), message));
+                    return self.error(Diagnostic::error(declarator.name.span.clone(), message));
                 }
                 members.push((declarator.name.text.clone(), of));
             }
         }
         if members.is_empty() {
             return self
-                .fault(Diagnostic::error(name.span.clone(), "a struct needs at least one member"));
+                .error(Diagnostic::error(name.span.clone(), "a struct needs at least one member"));
         }
         if let Some((_, other)) = self.structs.get(&name.text) {
             let other = other.clone();
@@ -198,7 +198,7 @@ impl Checker<'_> {
                 name.span.clone(),
                 format!("there already is a struct `{}`", name.text),
             );
-            return self.fault(problem.other(other, "declared here"));
+            return self.error(problem.other(other, "declared here"));
         }
         let of = Struct::new(name.text.clone(), members);
         if of.size > MAX_VARIABLE_BYTES {
@@ -206,7 +206,7 @@ impl Checker<'_> {
                 "this struct would have {} bytes, and {MAX_VARIABLE_BYTES} are the most",
                 of.size
             );
-            return self.fault(Diagnostic::error(name.span.clone(), message));
+            return self.error(Diagnostic::error(name.span.clone(), message));
         }
         self.structs.insert(name.text.clone(), (Rc::new(of), name.span.clone()));
         Ok(())
@@ -225,7 +225,7 @@ impl Checker<'_> {
             if !INT.holds(next as u64, true) {
                 let message =
                     format!("`{}` would be {next}, which does not fit into int", member.text);
-                return self.fault(Diagnostic::error(member.span.clone(), message));
+                return self.error(Diagnostic::error(member.span.clone(), message));
             }
             self.declare(member, Symbol::Constant(next as u64, INT.into()))?;
             next += 1;
@@ -237,7 +237,7 @@ impl Checker<'_> {
                 name.span.clone(),
                 format!("there already is an enum `{}`", name.text),
             );
-            return self.fault(problem.other(other, "declared here"));
+            return self.error(problem.other(other, "declared here"));
         }
         Ok(())
     }
@@ -254,14 +254,14 @@ impl Checker<'_> {
             if of == Type::String {
                 let problem =
                     Diagnostic::error(type_name.span.clone(), format!("{what} cannot be a string"));
-                return self.fault(
+                return self.error(
                     problem.help("use a struct with an array: `struct name { char text[16]; };`"),
                 );
             }
             if of.size() > most {
                 let message =
                     format!("{what} has {} bytes, but at most {most} are possible", of.size());
-                return self.fault(Diagnostic::error(type_name.span.clone(), message));
+                return self.error(Diagnostic::error(type_name.span.clone(), message));
             }
             Ok(of)
         };
@@ -270,14 +270,14 @@ impl Checker<'_> {
         let entries = self.length(length, "a map")?;
         if entries > MAX_ENTRIES {
             let message = format!("a map has at most {MAX_ENTRIES} entries, not {entries}");
-            return self.fault(Diagnostic::error(length.span.clone(), message));
+            return self.error(Diagnostic::error(length.span.clone(), message));
         }
         if self.program.maps.len() == MAX_MAPS {
             let problem = Diagnostic::error(
                 name.span.clone(),
                 format!("a plugin has at most {MAX_MAPS} maps"),
             );
-            return self.fault(problem.help(
+            return self.error(problem.help(
                 "the kernel allows no more: combine several maps into one, with a \
                     struct as its key",
             ));
@@ -364,7 +364,7 @@ impl Checker<'_> {
         );
         let problem =
             Diagnostic::error(name.span.clone(), message).label("too large for the kernel's stack");
-        self.fault(problem.help(
+        self.error(problem.help(
             "write `static` before it, or declare it outside the function; it then exists \
                 only once",
         ))
@@ -416,33 +416,33 @@ impl Checker<'_> {
     }
 
     fn walk(&mut self, from: usize, states: &mut [u8]) -> Checked<()> {
-        const ON_THE_WAY: u8 = 1;
+        const ON_PATH: u8 = 1;
         const DONE: u8 = 2;
         // Iterative and not recursive, because chains of calls may be long.
-        let mut way = vec![(from, 0)];
-        while let Some((function, next)) = way.last_mut() {
+        let mut path = vec![(from, 0)];
+        while let Some((function, next)) = path.last_mut() {
             let (function, at) = (*function, *next);
             *next += 1;
             if at == 0 {
                 if states[function] == DONE {
-                    way.pop();
+                    path.pop();
                     continue;
                 }
-                states[function] = ON_THE_WAY;
+                states[function] = ON_PATH;
             }
             let called = self.calls[function].get(at).cloned();
             match called {
                 None => {
                     states[function] = DONE;
-                    way.pop();
+                    path.pop();
                 }
-                Some((callee, span)) if states[callee] == ON_THE_WAY => {
+                Some((callee, span)) if states[callee] == ON_PATH => {
                     let name = &self.program.functions[callee].name;
                     let problem =
                         Diagnostic::error(span, format!("this call makes `{name}` call itself"));
-                    return self.fault(problem.help("the kernel allows no recursion: use a loop"));
+                    return self.error(problem.help("the kernel allows no recursion: use a loop"));
                 }
-                Some((callee, _)) if states[callee] == 0 => way.push((callee, 0)),
+                Some((callee, _)) if states[callee] == 0 => path.push((callee, 0)),
                 Some(_) => {}
             }
         }
@@ -463,7 +463,7 @@ impl Checker<'_> {
                     expression.span.clone(),
                     format!("{what} must be a constant number"),
                 );
-                self.fault(problem.help(
+                self.error(problem.help(
                     "numbers, enums, `const` variables that are numbers, and `sizeof` are constant",
                 ))
             }

@@ -39,7 +39,7 @@ fn is_boolean_valued(written: &ast::Expression) -> bool {
     }
 }
 
-/// The ways in which a statement can complete.
+/// How a statement can complete.
 #[derive(Clone, Copy, Default)]
 struct Completions {
     /// Execution continues after it.
@@ -220,10 +220,10 @@ impl Checker<'_> {
             _ => return,
         };
         // An overflow in an operand was reported already, and this result follows from it.
-        let is_told = self.overflow.start >= span.start
+        let is_reported = self.overflow.start >= span.start
             && self.overflow.end <= span.end
             && !self.overflow.is_empty();
-        if number.is_signed && exact != i128::from(value as i64) && !is_told {
+        if number.is_signed && exact != i128::from(value as i64) && !is_reported {
             self.overflow = span.clone();
             let message = format!(
                 "the result is {}, because {exact} does not fit into {number}",
@@ -285,8 +285,8 @@ impl Checker<'_> {
 
     /// A return value that tries to deny something at a hook that only observes.
     pub(super) fn lint_ignored_return(&mut self, value: &Expression) {
-        let only_observes = |offer: &HookSpec| {
-            matches!(offer.return_policy, ReturnPolicy::Chained { stops: None, .. })
+        let only_observes = |spec: &HookSpec| {
+            matches!(spec.return_policy, ReturnPolicy::Chained { stops: None, .. })
         };
         let is_refusal = matches!(value.kind, ExpressionKind::Constant(value) if value != 0);
         if is_refusal && self.current().hook_spec.as_ref().is_some_and(only_observes) {
@@ -357,9 +357,9 @@ impl Checker<'_> {
             }
             StatementKind::Do(body, condition) => {
                 let inner = self.completion_of(body);
-                let is_asked = inner.falls || inner.continues;
+                let is_tested = inner.falls || inner.continues;
                 Completions {
-                    falls: inner.breaks || is_asked && !self.is_true(condition),
+                    falls: inner.breaks || is_tested && !self.is_true(condition),
                     ..Completions::default()
                 }
             }
@@ -378,7 +378,7 @@ impl Checker<'_> {
     }
 
     pub(super) fn lint_no_handler(&mut self) {
-        if self.faults() == 0 && self.program.handlers.is_empty() {
+        if self.error_count() == 0 && self.program.handlers.is_empty() {
             let problem = Diagnostic::warning(0..0, "this plugin never runs: it has no handler");
             self.warn(problem.help(
                 "write one, for example `on enter(openat) { … }`; docs/ecode.md lists all hooks",

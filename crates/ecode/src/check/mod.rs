@@ -29,7 +29,7 @@ struct FunctionContext {
     function: usize,
     result: Type,
     locals: Vec<Local>,
-    /// For each local, whether its value is used.
+    /// For each local variable, whether the function uses its value.
     is_used: Vec<bool>,
     loops: usize,
     switches: usize,
@@ -64,7 +64,7 @@ struct Checker<'a> {
     declared: HashMap<usize, Span>,
 }
 
-/// The note on an unknown name that is declared later.
+/// The note on an unknown name that the program declares later.
 const BELOW: &str =
     "it is declared only here: move it, or a prototype of the function, before its first use";
 
@@ -124,12 +124,12 @@ pub fn check(
 }
 
 impl Checker<'_> {
-    fn fault<T>(&mut self, problem: Diagnostic) -> Checked<T> {
+    fn error<T>(&mut self, problem: Diagnostic) -> Checked<T> {
         self.problems.push(problem);
         Err(ErrorReported)
     }
 
-    /// Adds a warning, unless there are too many to be read: the program is valid in any case.
+    /// Adds a warning, unless there are too many to read: the program is valid in any case.
     fn warn(&mut self, problem: Diagnostic) {
         if self.warnings < MAX_DIAGNOSTICS {
             self.warnings += 1;
@@ -139,23 +139,23 @@ impl Checker<'_> {
 
     /// Whether there are so many errors that others are probably consequences of these.
     fn is_error_limit_reached(&self) -> bool {
-        self.faults() >= MAX_DIAGNOSTICS
+        self.error_count() >= MAX_DIAGNOSTICS
     }
 
-    /// The number of problems that are not warnings.
-    fn faults(&self) -> usize {
+    /// The number of errors.
+    fn error_count(&self) -> usize {
         self.problems.len() - self.warnings
     }
 
-    fn declare(&mut self, name: &ast::Ident, named: Symbol) -> Checked<()> {
-        match self.scopes.declare(&name.text, named, name.span.clone()) {
+    fn declare(&mut self, name: &ast::Ident, symbol: Symbol) -> Checked<()> {
+        match self.scopes.declare(&name.text, symbol, name.span.clone()) {
             None => Ok(()),
             Some(other) => {
                 let problem = Diagnostic::error(
                     name.span.clone(),
                     format!("`{}` is already declared", name.text),
                 );
-                self.fault(problem.other(other, "declared here"))
+                self.error(problem.other(other, "declared here"))
             }
         }
     }
@@ -182,8 +182,8 @@ impl Checker<'_> {
         let problem =
             Diagnostic::error(name.span.clone(), format!("there is no {what} `{}`", name.text));
         if let Some(below) = self.later_declaration(what, &name.text, &name.span) {
-            return self.fault(problem.other(below, BELOW));
+            return self.error(problem.other(below, BELOW));
         }
-        self.fault(problem.with_suggestion(&name.text, known.iter().map(String::as_str)))
+        self.error(problem.with_suggestion(&name.text, known.iter().map(String::as_str)))
     }
 }

@@ -34,22 +34,22 @@ impl SymbolTable {
 
     /// Declares a name. If the same scope already has it, returns the span of that declaration and
     /// changes nothing.
-    pub fn declare(&mut self, name: &str, named: Symbol, span: Span) -> Option<Span> {
+    pub fn declare(&mut self, name: &str, symbol: Symbol, span: Span) -> Option<Span> {
         let scope = self.0.last_mut().expect("there is an outermost one");
         if let Some((_, other)) = scope.get(name) {
             return Some(other.clone());
         }
-        scope.insert(name.into(), (named, span));
+        scope.insert(name.into(), (symbol, span));
         None
     }
 
     pub fn find(&self, name: &str) -> Option<&Symbol> {
-        self.0.iter().rev().find_map(|scope| scope.get(name)).map(|(named, _)| named)
+        self.0.iter().rev().find_map(|scope| scope.get(name)).map(|(symbol, _)| symbol)
     }
 
     /// The names whose symbols satisfy the predicate.
     pub fn names(&self, is_wanted: impl Fn(&Symbol) -> bool) -> Vec<String> {
-        let all = self.0.iter().flatten().filter(|(_, (named, _))| is_wanted(named));
+        let all = self.0.iter().flatten().filter(|(_, (symbol, _))| is_wanted(symbol));
         all.map(|(name, _)| name.clone()).collect()
     }
 }

@@ -59,7 +59,7 @@ impl Checker<'_> {
                 let condition = self.condition(condition);
                 let body = self.loop_body(body);
                 StatementKind::Loop(Loop {
-                    is_asked_first: true,
+                    tests_first: true,
                     condition: Some(condition?),
                     after: None,
                     body,
@@ -68,7 +68,7 @@ impl Checker<'_> {
             Written::Do(body, condition) => {
                 let body = self.loop_body(body);
                 let condition = Some(self.condition(condition)?);
-                StatementKind::Loop(Loop { is_asked_first: false, condition, after: None, body })
+                StatementKind::Loop(Loop { tests_first: false, condition, after: None, body })
             }
             Written::For { before, condition, after, body } => {
                 self.scopes.enter();
@@ -80,17 +80,17 @@ impl Checker<'_> {
             Written::Switch(value, body) => self.switch(value, body)?,
             Written::Case(_) | Written::Default => {
                 let problem = Diagnostic::error(span, "this is not in a `switch`");
-                return self.fault(problem.help(
+                return self.error(problem.help(
                     "`case` and `default` must be directly between the braces of a `switch`",
                 ));
             }
             Written::Break if self.current().loops + self.current().switches == 0 => {
                 return self
-                    .fault(Diagnostic::error(span, "`break` is not in a loop or a `switch`"));
+                    .error(Diagnostic::error(span, "`break` is not in a loop or a `switch`"));
             }
             Written::Break => StatementKind::Break,
             Written::Continue if self.current().loops == 0 => {
-                return self.fault(Diagnostic::error(span, "`continue` is not in a loop"));
+                return self.error(Diagnostic::error(span, "`continue` is not in a loop"));
             }
             Written::Continue => StatementKind::Continue,
             Written::Return(value) => StatementKind::Return(self.returned(value.as_ref(), &span)?),
@@ -114,7 +114,7 @@ impl Checker<'_> {
         let after = after.map(|after| self.expression(after)).transpose();
         let span = body.span.clone();
         let body = self.loop_body(body);
-        let kind = Loop { is_asked_first: true, condition: condition?, after: after?, body };
+        let kind = Loop { tests_first: true, condition: condition?, after: after?, body };
         made.push(Statement { kind: StatementKind::Loop(kind), span });
         Ok(made)
     }
@@ -139,13 +139,13 @@ impl Checker<'_> {
                     span.clone(),
                     format!("a value of type {result} must be returned here"),
                 );
-                self.fault(problem.help("write `return 0;`"))
+                self.error(problem.help("write `return 0;`"))
             }
             Some(value) => {
                 let value = self.expression(value)?;
                 if result == Type::Void {
                     return self
-                        .fault(Diagnostic::error(value.span, "this function returns nothing"));
+                        .error(Diagnostic::error(value.span, "this function returns nothing"));
                 }
                 let value = self.converted(value, &result, "the returned value")?;
                 self.lint_ignored_return(&value);
@@ -166,12 +166,12 @@ impl Checker<'_> {
         let mut spans: HashMap<u64, Span> = HashMap::new();
         let mut default: Option<(usize, Span)> = None;
         let mut body = Vec::new();
-        let mut is_led_to = false;
+        let mut is_reachable = false;
         self.current().switches += 1;
         self.scopes.enter();
         self.lint_empty_body(written);
         for statement in written {
-            is_led_to |= matches!(statement.kind, Written::Case(_) | Written::Default);
+            is_reachable |= matches!(statement.kind, Written::Case(_) | Written::Default);
             let made = match &statement.kind {
                 Written::Case(constant) => {
                     self.constant(constant, "a `case`").and_then(|(constant, _)| {
@@ -203,9 +203,9 @@ impl Checker<'_> {
                         "a declaration between `case`s could be skipped",
                     );
                     declaration.declarators.iter().for_each(|one| self.declare_faulty(&one.name));
-                    self.fault(problem.help("put it before the `switch`, or into braces"))
+                    self.error(problem.help("put it before the `switch`, or into braces"))
                 }
-                _ if !is_led_to => self.fault(Diagnostic::error(
+                _ if !is_reachable => self.error(Diagnostic::error(
                     statement.span.clone(),
                     "this is never reached: it is before the first `case`",
                 )),

@@ -50,7 +50,7 @@ impl Btf {
     }
 
     /// Adds the function of a loop body in the named function.
-    pub fn round(&mut self, name: &str) -> u32 {
+    pub fn loop_body(&mut self, name: &str) -> u32 {
         self.linked(&format!("{name}_round"), 2, STATIC)
     }
 

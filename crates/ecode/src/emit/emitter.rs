@@ -27,7 +27,7 @@ const PSEUDO_MAP_VALUE: u8 = 2;
 pub enum Memory {
     /// The global variables and strings.
     Data,
-    /// The counts of faults, and what else the compiler needs.
+    /// The counts of faults, and the state of the compiled code itself.
     Control,
     /// A map of the program.
     Map(usize),
@@ -41,7 +41,7 @@ pub enum Memory {
     Verdicts,
 }
 
-/// The instructions of a function, and what is to be filled in when it is linked and loaded.
+/// The instructions of a function, and what linking and loading fills in.
 #[derive(Debug)]
 pub struct EmittedFunction {
     pub instructions: Vec<Instruction>,
@@ -50,7 +50,7 @@ pub struct EmittedFunction {
     /// Calls: the instruction and the called function.
     pub calls: Vec<(usize, usize)>,
     /// References to the functions of loop bodies: the instruction and the loop.
-    pub rounds: Vec<(usize, LoopId)>,
+    pub loop_refs: Vec<(usize, LoopId)>,
     /// Source spans, each with the first of its instructions.
     pub spans: Vec<(usize, Span)>,
     pub frame_bytes: u32,
@@ -60,7 +60,7 @@ pub struct EmittedFunction {
 pub(super) struct Emitter<'a> {
     pub(super) function: &'a IrFunction,
     pub(super) is_handler: bool,
-    pub(super) kept: &'a SharedRegisters,
+    pub(super) shared: &'a SharedRegisters,
     pub(super) has_loops: bool,
     /// The register for a second operand that has none of its own.
     pub(super) second: u8,
@@ -146,9 +146,9 @@ impl Emitter<'_> {
                 StorageLocation::Frame(at) => {
                     self.push(Instruction::load(to, FRAME, self.frame_slot(at), 8))
                 }
-                StorageLocation::Kept(at) => {
-                    let (base, place) = self.outer_slot(at);
-                    self.push(Instruction::load(to, base, place, 8));
+                StorageLocation::Shared(at) => {
+                    let (base, offset) = self.outer_slot(at);
+                    self.push(Instruction::load(to, base, offset, 8));
                 }
                 StorageLocation::None => self.load_number(to, 0),
             },
@@ -185,11 +185,11 @@ impl Emitter<'_> {
         }
     }
 
-    /// Stores a result, which is widened if it is carried to the next iteration of a loop: it may
+    /// Stores a result, and widens it if it is carried to the next iteration of a loop: it may
     /// differ in each iteration, and some kernels verify a loop body only once. These must not
     /// assume the value of the first iteration.
     pub(super) fn store_result(&mut self, to: Register, from: u8) {
-        if self.kept.is_loop_carried(to) {
+        if self.shared.is_loop_carried(to) {
             self.widen(from, Width::W64);
         }
         self.store_opaque(to, from);
@@ -206,9 +206,9 @@ impl Emitter<'_> {
                     Instruction::store(FRAME, self.frame_slot(at), 8, By::Register(from));
                 self.push(instruction);
             }
-            StorageLocation::Kept(at) => {
-                let (base, place) = self.outer_slot(at);
-                self.push(Instruction::store(base, place, 8, By::Register(from)));
+            StorageLocation::Shared(at) => {
+                let (base, offset) = self.outer_slot(at);
+                self.push(Instruction::store(base, offset, 8, By::Register(from)));
             }
             StorageLocation::None => {}
         }
@@ -219,14 +219,14 @@ impl Emitter<'_> {
         let (base, offset) = match address.base {
             AddressBase::Frame(at) if address.index.is_none() => return self.outer_slot(at),
             AddressBase::Frame(at) => {
-                let (base, place) = self.outer_slot(at);
+                let (base, offset) = self.outer_slot(at);
                 self.push(Instruction::set(ADDRESS, By::Register(base)));
                 self.push(Instruction::operate(
                     Operator::Add,
                     Width::W64,
                     false,
                     ADDRESS,
-                    By::Immediate(place.into()),
+                    By::Immediate(offset.into()),
                 ));
                 (ADDRESS, 0)
             }

@@ -88,10 +88,10 @@ impl Emitter<'_> {
     /// Does the same at join points in a loop: otherwise an iteration has as many states as paths.
     /// Registers are left out, because they are few and soon overwritten.
     pub(super) fn equalize_join(&mut self, block: usize) {
-        if let Some(parting) = self.joins[block]
+        if let Some(dominator) = self.joins[block]
             && self.function.blocks[block].innermost_loop.is_some()
         {
-            let mut left = self.dead_locations(parting..block);
+            let mut left = self.dead_locations(dominator..block);
             left.retain(|location| matches!(location, StorageLocation::Frame(_)));
             self.equalize(block, left);
         }
@@ -119,7 +119,7 @@ impl Emitter<'_> {
                 StorageLocation::Register(register) => {
                     Instruction::set(register, By::Register(FRAME))
                 }
-                StorageLocation::Kept(_) | StorageLocation::None => {
+                StorageLocation::Shared(_) | StorageLocation::None => {
                     unreachable!("it was left out, or no loops are functions")
                 }
             });
@@ -137,7 +137,7 @@ impl Emitter<'_> {
 
     pub(super) fn is_needed(&self, value: Value, after: [usize; 2]) -> bool {
         let is_needed = |register| {
-            self.kept.has(register)
+            self.shared.has(register)
                 || after.iter().any(|block| self.live_in[*block].contains(register))
         };
         value.register().is_some_and(is_needed)

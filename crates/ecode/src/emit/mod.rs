@@ -20,21 +20,21 @@ use crate::regalloc::{Allocation, LAST_CALLEE_SAVED, allocate};
 
 /// The parameter of a loop body that has the outer frame; the first parameter is the number of the
 /// iteration.
-const ROUND_FRAME: u8 = 2;
+const LOOP_BODY_FRAME: u8 = 2;
 /// The offset of a jump has 16 bits, and must fit even after the kernel has replaced one
 /// instruction by several.
 const MAX_INSTRUCTIONS: usize = 32_000;
 
-/// Emits a function. `keeps_context` is set for a handler, and for a loop body of one that is a
-/// function of its own.
+/// Emits a function. `keeps_context` is whether the handler, or a loop body that is a function
+/// of its own, needs the context after its beginning.
 pub fn emit(
     function: &IrFunction,
-    kept: &SharedRegisters,
+    shared: &SharedRegisters,
     is_handler: bool,
     keeps_context: bool,
     most_bytes: u32,
 ) -> Result<EmittedFunction, Box<Diagnostic>> {
-    let Allocation { locations, frame_bytes: frame, live_in } = allocate(function, kept);
+    let Allocation { locations, frame_bytes: frame, live_in } = allocate(function, shared);
     let context = keeps_context && !function.is_loop_body;
     let frame_bytes = if context { frame + u32::from(WORD) } else { frame };
     if frame_bytes > most_bytes {
@@ -44,14 +44,14 @@ pub fn emit(
         instructions: Vec::new(),
         memory: Vec::new(),
         calls: Vec::new(),
-        rounds: Vec::new(),
+        loop_refs: Vec::new(),
         spans: Vec::new(),
         frame_bytes,
     };
     let mut emitter = Emitter {
         function,
         is_handler,
-        kept,
+        shared,
         has_loops: function.has_loops(),
         second: if function.has_loops() { LAST_CALLEE_SAVED } else { ADDRESS },
         locations,
@@ -71,8 +71,8 @@ pub fn emit(
         emitter.push(Instruction::store(FRAME, context, WORD, By::Register(CONTEXT)));
     }
     if function.is_loop_body {
-        emitter.push(Instruction::set(OUTER_FRAME, By::Register(ROUND_FRAME)));
-    } else if emitter.has_loops || kept.is_outlined() {
+        emitter.push(Instruction::set(OUTER_FRAME, By::Register(LOOP_BODY_FRAME)));
+    } else if emitter.has_loops || shared.is_outlined() {
         emitter.init_all();
     }
     for number in 0..function.blocks.len() {

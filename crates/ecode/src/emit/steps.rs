@@ -20,7 +20,7 @@ impl Emitter<'_> {
                 self.store_result(*to, target);
             }
             Inst::OpaqueConst { to, value, width } => {
-                let width = if self.kept.is_loop_carried(*to) { Width::W64 } else { *width };
+                let width = if self.shared.is_loop_carried(*to) { Width::W64 } else { *width };
                 let base = self.map_value(Memory::Control, ZERO);
                 let target = self.target(*to);
                 self.push(Instruction::load(target, base, 0, bytes(width)));
@@ -31,7 +31,7 @@ impl Emitter<'_> {
                 self.store_opaque(*to, target);
             }
             // A loop-carried register is always opaque (`store_result`).
-            Inst::Opaque { register, .. } if self.kept.is_loop_carried(*register) => {}
+            Inst::Opaque { register, .. } if self.shared.is_loop_carried(*register) => {}
             Inst::Opaque { register, width } => {
                 let target = self.target(*register);
                 self.load_value(target, Value::Register(*register));
@@ -76,7 +76,7 @@ impl Emitter<'_> {
                 };
                 self.push(Instruction::store(base, offset, *bytes, by));
                 let is_in_frame = matches!(to.base, AddressBase::Frame(_)) && to.index.is_none();
-                let is_followed = self.has_loops || self.kept.is_outlined();
+                let is_followed = self.has_loops || self.shared.is_outlined();
                 if is_followed && is_in_frame && offset % i16::from(WORD) == 0 {
                     self.scrub(base, offset);
                 }
@@ -86,16 +86,16 @@ impl Emitter<'_> {
                 let from = self.operand(Value::Register(*value), SCRATCH);
                 self.push(Instruction::add_to(base, offset, *bytes, from));
             }
-            Inst::Argument { to, place } => {
+            Inst::Argument { to, index } => {
                 if self.is_handler {
                     let target = self.target(*to);
-                    self.push(Instruction::load(target, 1, i16::from(*place) * 8, 8));
+                    self.push(Instruction::load(target, 1, i16::from(*index) * 8, 8));
                     self.store_opaque(*to, target);
                 } else {
-                    self.store_opaque(*to, place + 1);
+                    self.store_opaque(*to, index + 1);
                     if self.has_loops && self.function.has_calls() {
                         // Overwrite the number with an address, for the reason in `init_all`.
-                        self.push(Instruction::set(place + 1, By::Register(FRAME)));
+                        self.push(Instruction::set(index + 1, By::Register(FRAME)));
                     }
                 }
             }
@@ -150,7 +150,7 @@ impl Emitter<'_> {
             HelperArgument::Map(map) => self.descriptor(register, Memory::Map(*map)),
             HelperArgument::Records => self.descriptor(register, Memory::Records),
             HelperArgument::LoopBack(of) => {
-                self.out.rounds.push((self.out.instructions.len(), *of));
+                self.out.loop_refs.push((self.out.instructions.len(), *of));
                 self.load_64(register, PSEUDO_FUNC, 0, 0);
             }
             HelperArgument::Address(address) => {

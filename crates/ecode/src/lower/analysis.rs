@@ -1,4 +1,4 @@
-//! Analyses a function before it is lowered.
+//! Analyses a function before lowering.
 
 use crate::builtin::Builtin;
 use crate::records::{HEADER_BYTES, directives, printed_bytes};
@@ -9,7 +9,7 @@ use crate::types::Type;
 
 pub struct FunctionAnalysis {
     /// Whether the function reads `cut_short`.
-    pub asks_for_cut_short: bool,
+    pub reads_cut_short: bool,
     pub has_loops: bool,
     /// The size of the longest record that the function writes for user space.
     pub record_bytes: u64,
@@ -25,7 +25,7 @@ impl FunctionAnalysis {
     pub fn of(function: &Function) -> Self {
         let none = vec![false; function.locals.len()];
         let mut uses = Self {
-            asks_for_cut_short: false,
+            reads_cut_short: false,
             has_loops: false,
             record_bytes: 0,
             struct_bytes: 0,
@@ -125,7 +125,7 @@ impl FunctionAnalysis {
                 arguments.iter().for_each(|argument| self.expression(argument, is_in_loop));
             }
             ExpressionKind::Builtin(builtin, arguments) => {
-                self.asks_for_cut_short |= *builtin == Builtin::CutShort;
+                self.reads_cut_short |= *builtin == Builtin::CutShort;
                 self.has_loops |= builtin.is_byte_loop();
                 if builtin.has_record() {
                     self.record(arguments);

@@ -26,7 +26,7 @@ impl Lowerer<'_> {
         expression: &Expression,
     ) -> Lowered<Value> {
         match (builtin, arguments) {
-            (Builtin::Now, _) => Ok(self.ask(KTIME_GET_NS)),
+            (Builtin::Now, _) => Ok(self.call_helper(KTIME_GET_NS)),
             (Builtin::Random, _) => Ok(self.low_half(GET_PRANDOM_U32)),
             (Builtin::Cpu, _) => Ok(self.low_half(GET_SMP_PROCESSOR_ID)),
             (Builtin::Tid, _) => Ok(self.low_half(GET_CURRENT_PID_TGID)),
@@ -250,19 +250,19 @@ impl Lowerer<'_> {
         Ok(Value::Constant(0))
     }
 
-    pub(super) fn ask(&mut self, number: i32) -> Value {
+    pub(super) fn call_helper(&mut self, number: i32) -> Value {
         let to = self.register();
         self.step(Inst::Helper { to: Some(to), number, arguments: Vec::new() });
         Value::Register(to)
     }
 
     fn low_half(&mut self, number: i32) -> Value {
-        let both = self.ask(number);
+        let both = self.call_helper(number);
         self.extended(both, INT.bits, false, Width::W64)
     }
 
     fn high_half(&mut self, number: i32) -> Value {
-        let both = self.ask(number);
+        let both = self.call_helper(number);
         self.operate(Operator::ShiftRight, U64, both, Value::Constant(32))
     }
 }

@@ -167,7 +167,7 @@ impl Lowerer<'_> {
 
     /// Emits a loop that counts from 0 until the body jumps to the block that it is given. Code
     /// after the loop continues in that block.
-    fn rounds(
+    fn counting_loop(
         &mut self,
         mut body: impl FnMut(&mut Self, Register, BlockId) -> Lowered<()>,
     ) -> Lowered<Register> {
@@ -196,7 +196,7 @@ impl Lowerer<'_> {
 
     /// The number of bytes before the first NUL.
     pub(super) fn length(&mut self, text: ByteSource) -> Lowered<Register> {
-        self.rounds(|lowerer, number, done| {
+        self.counting_loop(|lowerer, number, done| {
             let byte = lowerer.byte(text, number, done);
             lowerer.break_if_zero(byte, done);
             Ok(())
@@ -228,7 +228,7 @@ impl Lowerer<'_> {
     ) -> Lowered<()> {
         self.set(to, Value::Constant(0), Width::W32);
         let end = self.new_block();
-        self.rounds(|lowerer, number, done| {
+        self.counting_loop(|lowerer, number, done| {
             lowerer.continue_if_below(number, limit, done);
             let [left, right] = match are_texts {
                 true => [lowerer.byte_or_nul(one, number), lowerer.byte_or_nul(other, number)],
@@ -320,7 +320,7 @@ impl Lowerer<'_> {
         let ByteSource::At { address, length } = to else {
             unreachable!("only what is there is written")
         };
-        self.rounds(|lowerer, number, done| {
+        self.counting_loop(|lowerer, number, done| {
             lowerer.continue_if_below(number, Some(limit), done);
             let value = value(lowerer, number, done);
             let to = lowerer.element(address, unit, number, length, done);

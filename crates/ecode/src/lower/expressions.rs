@@ -305,7 +305,7 @@ impl Lowerer<'_> {
     /// The local variable of an lvalue and its register, if it is a number in a register.
     fn local(&self, lvalue: &Lvalue) -> Option<(usize, Register)> {
         match lvalue.kind {
-            LvalueKind::Local(local) => match self.homes[local] {
+            LvalueKind::Local(local) => match self.storage[local] {
                 LocalStorage::Register(register) => Some((local, register)),
                 LocalStorage::Frame(_) => None,
             },

@@ -21,17 +21,18 @@ const MAX_ERRNO: i64 = 4095;
 
 /// The variants that are needed. If all have the same sources for the fields that are read, and the
 /// last one is unconditional, that one is enough.
-fn needed<'a>(ways: &'a [HookVariant], is_read: &[bool]) -> &'a [HookVariant] {
-    let Some((last, others)) = ways.split_last() else { return ways };
-    let read =
-        |way: &'a HookVariant| way.fields.iter().zip(is_read).filter(|(_, is_read)| **is_read);
+fn needed<'a>(variants: &'a [HookVariant], is_read: &[bool]) -> &'a [HookVariant] {
+    let Some((last, others)) = variants.split_last() else { return variants };
+    let read = |variant: &'a HookVariant| {
+        variant.fields.iter().zip(is_read).filter(|(_, is_read)| **is_read)
+    };
     let is_enough =
         last.conditions.is_empty() && others.iter().all(|other| read(other).eq(read(last)));
-    if is_enough { std::slice::from_ref(last) } else { ways }
+    if is_enough { std::slice::from_ref(last) } else { variants }
 }
 
 impl Lowerer<'_> {
-    pub(super) fn lower_entry(&mut self, handler: &Handler, entry: &HookProgram) {
+    pub(super) fn lower_entry(&mut self, handler: &Handler, hook_program: &HookProgram) {
         let ReturnPolicy::Chained { goes_on, stops } = handler.spec.return_policy else {
             self.reset_loop_budget();
             return;
@@ -41,25 +42,25 @@ impl Lowerer<'_> {
         self.handler_exit = Some(HandlerExit { block, default_return: goes_on, stop });
         let body = self.new_block();
         // Load the value that the first conditions of the variants test only once.
-        let mut known: Option<(&FieldCondition, Value)> = None;
-        for way in needed(&entry.variants, &handler.is_read) {
+        let mut loaded: Option<(&FieldCondition, Value)> = None;
+        for variant in needed(&hook_program.variants, &handler.is_read) {
             let next = self.new_block();
-            for (place, condition) in way.conditions.iter().enumerate() {
-                let value = match known {
-                    Some((asked, value))
-                        if asked.what == condition.what && asked.mask == condition.mask =>
+            for (index, condition) in variant.conditions.iter().enumerate() {
+                let value = match loaded {
+                    Some((tested, value))
+                        if tested.source == condition.source && tested.mask == condition.mask =>
                     {
                         value
                     }
                     _ => self.condition_source(condition),
                 };
-                if place == 0 {
-                    known = Some((condition, value));
+                if index == 0 {
+                    loaded = Some((condition, value));
                 }
                 self.branch_unless_equal(value, condition.equals, next);
             }
             for (field, source) in
-                way.fields.iter().enumerate().filter(|(field, _)| handler.is_read[*field])
+                variant.fields.iter().enumerate().filter(|(field, _)| handler.is_read[*field])
             {
                 self.load_field(field, source);
             }
@@ -71,7 +72,7 @@ impl Lowerer<'_> {
     }
 
     fn condition_source(&mut self, condition: &FieldCondition) -> Value {
-        let value = self.load_source(&condition.what, 0);
+        let value = self.load_source(&condition.source, 0);
         match condition.mask {
             u64::MAX => value,
             mask => self.operate(Operator::And, U64, value, Value::Constant(mask as i64)),
@@ -87,7 +88,7 @@ impl Lowerer<'_> {
     /// Loads a field into its variable.
     fn load_field(&mut self, local: usize, source: &FieldSource) {
         let of = self.function.locals[local].ty.clone();
-        match self.homes[local] {
+        match self.storage[local] {
             LocalStorage::Register(to) => {
                 let is_signed = number(&of).is_signed;
                 let from = Integer { bits: source.bytes * 8, is_signed };
@@ -133,7 +134,7 @@ impl Lowerer<'_> {
             FieldBase::Verdict { .. } => unreachable!("its path is a member"),
             FieldBase::Number(number) => return Value::Constant(number as i64),
             FieldBase::Context => self.step(Inst::Context { to: pointer }),
-            FieldBase::Asked(number) => {
+            FieldBase::Helper(number) => {
                 let to = self.register();
                 self.step(Inst::Context { to: pointer });
                 let arguments = vec![ir::HelperArgument::Value(Value::Register(pointer))];
@@ -145,8 +146,8 @@ impl Lowerer<'_> {
                 self.step(Inst::Helper { to: Some(pointer), number, arguments });
             }
         }
-        let (last, way) = source.path.split_last().expect("there is a place in memory");
-        for at in way {
+        let (last, pointers) = source.path.split_last().expect("there is a place in memory");
+        for at in pointers {
             let to = self.register();
             let from = Address::of(ir::AddressBase::Pointer(pointer, u32::from(*at)));
             self.step(Inst::Load { to, from, bytes: 8 });
@@ -165,20 +166,20 @@ impl Lowerer<'_> {
     /// Loads bytes of the packet.
     pub(super) fn packet(&mut self, at: &Expression, bytes: u8) -> Lowered<Value> {
         let at = self.value(at)?;
-        let place = Address::of(ir::AddressBase::Frame(self.frame(8)));
+        let buffer = Address::of(ir::AddressBase::Frame(self.frame(8)));
         let [context, failed, to] = std::array::from_fn(|_| self.register());
-        let [ask, found, outside, join] = std::array::from_fn(|_| self.new_block());
+        let [attempt, found, outside, join] = std::array::from_fn(|_| self.new_block());
         // The kernel would use only the lower half of a larger offset.
         let most = Value::Constant(MAX_PACKET_BYTES);
-        self.branch(Operator::LessEqual, U64, at, most, ask, outside);
-        self.enter(ask);
+        self.branch(Operator::LessEqual, U64, at, most, attempt, outside);
+        self.enter(attempt);
         self.step(Inst::Context { to: context });
         let number = self.packet.expect("it was looked for");
         let length = ir::HelperArgument::Value(Value::Constant(bytes.into()));
         let arguments = vec![
             ir::HelperArgument::Value(Value::Register(context)),
             ir::HelperArgument::Value(at),
-            ir::HelperArgument::Address(place),
+            ir::HelperArgument::Address(buffer),
             length,
         ];
         self.step(Inst::Helper { to: Some(failed), number, arguments });
@@ -186,7 +187,7 @@ impl Lowerer<'_> {
         self.branch(Operator::Equal, U64, failed, nothing, found, outside);
         self.enter(found);
         let read = self.register();
-        self.step(Inst::Load { to: read, from: place, bytes });
+        self.step(Inst::Load { to: read, from: buffer, bytes });
         let value = self.swap_to_host_order(read, bytes);
         self.step(Inst::Move { to, from: value });
         self.end(Terminator::Jump(join));

@@ -39,8 +39,8 @@ pub(super) struct Lowerer<'a> {
     pub(super) order: Vec<BlockId>,
     pub(super) registers: usize,
     pub(super) frame_bytes: u32,
-    pub(super) homes: Vec<LocalStorage>,
-    pub(super) around: Vec<JumpTargets>,
+    pub(super) storage: Vec<LocalStorage>,
+    pub(super) jump_targets: Vec<JumpTargets>,
     pub(super) loops: Vec<IrLoop>,
     /// The current innermost loop.
     pub(super) within: Option<LoopId>,
@@ -95,9 +95,9 @@ impl Lowerer<'_> {
     }
 
     pub(super) fn frame(&mut self, bytes: u64) -> u32 {
-        let place = self.frame_bytes;
+        let offset = self.frame_bytes;
         self.frame_bytes += (bytes as u32).next_multiple_of(8);
-        place
+        offset
     }
 
     pub(super) fn step(&mut self, step: Inst) {
@@ -168,39 +168,41 @@ impl Lowerer<'_> {
     /// Assigns storage to the parameters and local variables, and loads the parameters.
     pub(super) fn begin(&mut self) {
         for (local, is_memory) in self.function.locals.iter().zip(self.uses.is_memory.clone()) {
-            let home = match local.ty {
+            let storage = match local.ty {
                 Type::Array(..) | Type::Struct(_) => {
                     LocalStorage::Frame(self.frame(local.ty.size()))
                 }
                 _ if is_memory => LocalStorage::Frame(self.frame(local.ty.size())),
                 _ => LocalStorage::Register(self.register()),
             };
-            self.homes.push(home);
+            self.storage.push(storage);
         }
-        let mut came = Vec::new();
-        for place in 0..self.function.parameters {
-            let to = match self.homes[place] {
+        let mut arguments = Vec::new();
+        for parameter in 0..self.function.parameters {
+            let to = match self.storage[parameter] {
                 LocalStorage::Register(to) => to,
                 LocalStorage::Frame(_) => self.register(),
             };
-            self.step(Inst::Argument { to, place: place as u8 });
-            came.push(Value::Register(to));
+            self.step(Inst::Argument { to, index: parameter as u8 });
+            arguments.push(Value::Register(to));
         }
-        for (place, mut value) in came.into_iter().enumerate() {
-            let of = &self.function.locals[place].ty;
+        for (parameter, mut value) in arguments.into_iter().enumerate() {
+            let of = &self.function.locals[parameter].ty;
             // An external caller may leave arbitrary bits above those of the type.
             if self.is_handler {
                 value = self.converted(value, U64, of);
             }
-            match self.homes[place] {
-                LocalStorage::Register(to) if self.is_handler => self.set_local(place, to, value),
+            match self.storage[parameter] {
+                LocalStorage::Register(to) if self.is_handler => {
+                    self.set_local(parameter, to, value)
+                }
                 LocalStorage::Register(_) => {}
                 LocalStorage::Frame(at) => {
                     self.write(Address::of(AddressBase::Frame(at)), of, value)
                 }
             }
         }
-        if self.uses.asks_for_cut_short {
+        if self.uses.reads_cut_short {
             let flag = self.register();
             self.step(Inst::OpaqueConst { to: flag, value: 0, width: Width::W32 });
             self.is_cut_short = Some(flag);
@@ -219,13 +221,13 @@ impl Lowerer<'_> {
     /// Removes unreachable blocks and sorts the others by the order in which they were begun, which
     /// keeps the blocks of a loop together.
     pub(super) fn finish(self) -> IrFunction {
-        let ReorderedBlocks { mut blocks, places } = reorder(self.blocks, &self.order);
+        let ReorderedBlocks { mut blocks, new_ids } = reorder(self.blocks, &self.order);
         // A loop without a second iteration is not a loop.
         let mut loops = Vec::new();
         let mut numbers: Vec<Option<LoopId>> = Vec::new();
         for looped in &self.loops {
-            let within = looped.innermost_loop.and_then(|around| numbers[around]);
-            numbers.push(match (places[looped.entry], places[looped.cut_short]) {
+            let within = looped.innermost_loop.and_then(|jump_targets| numbers[jump_targets]);
+            numbers.push(match (new_ids[looped.entry], new_ids[looped.cut_short]) {
                 (Some(entry), Some(cut_short)) => {
                     loops.push(IrLoop { innermost_loop: within, entry, cut_short });
                     Some(loops.len() - 1)

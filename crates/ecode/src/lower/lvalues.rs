@@ -11,7 +11,7 @@ use crate::ir::{
 use crate::typed::{Expression, ExpressionKind, Lvalue, LvalueKind};
 use crate::types::Type;
 
-/// BPF_NOEXIST: insert an entry only if another processor has not inserted it meanwhile.
+/// BPF_NOEXIST: inserts an entry only if another processor has not inserted it meanwhile.
 const ONLY_NEW: i64 = 1;
 
 /// The address of an lvalue, and the blocks that are reached if it does not exist, each with the
@@ -48,7 +48,7 @@ impl Lowerer<'_> {
                     }
                     lvalue = array;
                 }
-                LvalueKind::Local(local) => match self.homes[*local] {
+                LvalueKind::Local(local) => match self.storage[*local] {
                     LocalStorage::Frame(at) => break AddressBase::Frame(at + offset),
                     LocalStorage::Register(_) => {
                         unreachable!("a number has no members and elements")

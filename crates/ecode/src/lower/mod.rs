@@ -38,8 +38,8 @@ pub fn lower(
         order: vec![0],
         registers: 0,
         frame_bytes: 0,
-        homes: Vec::new(),
-        around: Vec::new(),
+        storage: Vec::new(),
+        jump_targets: Vec::new(),
         loops: Vec::new(),
         within: None,
         is_cut_short: None,
@@ -55,8 +55,8 @@ pub fn lower(
         span: lowered.span.clone(),
     };
     lowerer.begin();
-    if let Some((handler, entry)) = handler {
-        lowerer.lower_entry(handler, entry);
+    if let Some((handler, hook_program)) = handler {
+        lowerer.lower_entry(handler, hook_program);
     }
     lowerer.statements(&lowered.body)?;
     lowerer.return_with(Value::Constant(0));

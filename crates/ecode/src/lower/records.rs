@@ -109,7 +109,7 @@ impl Lowerer<'_> {
     fn output_record(&mut self, record: u32, tag: u64, size: u64) -> Value {
         let address = Address::of(AddressBase::Frame(record));
         self.store(address, 8, Value::Constant(tag as i64), Width::W64);
-        let now = self.ask(KTIME_GET_NS);
+        let now = self.call_helper(KTIME_GET_NS);
         self.store(
             Address::of(AddressBase::Frame(record + TIME_OFFSET as u32)),
             8,

@@ -30,7 +30,7 @@ impl Lowerer<'_> {
         self.fits()?;
         match &statement.kind {
             StatementKind::Expression(expression) => self.lower_effect(expression)?,
-            StatementKind::Clear(local) => match self.homes[*local] {
+            StatementKind::Clear(local) => match self.storage[*local] {
                 LocalStorage::Frame(at) => self.clear(at, self.function.locals[*local].ty.size()),
                 LocalStorage::Register(to) => {
                     let of = number(&self.function.locals[*local].ty);
@@ -54,11 +54,15 @@ impl Lowerer<'_> {
                 self.switch(value, cases, *default, body)?
             }
             StatementKind::Break => {
-                let to = self.around.last().expect("it is in a loop or switch").on_break;
+                let to = self.jump_targets.last().expect("it is in a loop or switch").on_break;
                 self.jump_out(to);
             }
             StatementKind::Continue => {
-                let to = self.around.iter().rev().find_map(|around| around.on_continue);
+                let to = self
+                    .jump_targets
+                    .iter()
+                    .rev()
+                    .find_map(|jump_targets| jump_targets.on_continue);
                 self.jump_out(to.expect("it is in a loop"));
             }
             StatementKind::Return(value) => {
@@ -101,22 +105,22 @@ impl Lowerer<'_> {
     }
 
     fn lower_loop(&mut self, looped: &Loop) -> Lowered<()> {
-        let [head, asked, body, after, cut, done] = std::array::from_fn(|_| self.new_block());
-        let entry = if looped.is_asked_first { head } else { body };
+        let [head, test, body, after, cut, done] = std::array::from_fn(|_| self.new_block());
+        let entry = if looped.tests_first { head } else { body };
         self.check_loop_budget(entry, cut);
         self.begin_loop(entry, cut);
         // The first iteration of `do` does not count, because it always runs.
         self.enter(head);
-        self.end(Terminator::LoopBack { more: asked, cut_short: cut });
-        self.enter(asked);
+        self.end(Terminator::LoopBack { more: test, cut_short: cut });
+        self.enter(test);
         match &looped.condition {
             Some(condition) => self.condition(condition, body, done)?,
             None => self.end(Terminator::Jump(body)),
         }
         self.enter(body);
-        self.around.push(JumpTargets { on_break: done, on_continue: Some(after) });
+        self.jump_targets.push(JumpTargets { on_break: done, on_continue: Some(after) });
         self.statements(&looped.body)?;
-        self.around.pop();
+        self.jump_targets.pop();
         self.jump_and_enter(after);
         if let Some(after) = &looped.after {
             self.lower_effect(after)?;
@@ -205,7 +209,7 @@ impl Lowerer<'_> {
             self.enter(next);
         }
         self.end(Terminator::Jump(default.map_or(done, block_of)));
-        self.around.push(JumpTargets { on_break: done, on_continue: None });
+        self.jump_targets.push(JumpTargets { on_break: done, on_continue: None });
         for (case, start) in starts.iter().enumerate() {
             self.enter(blocks[case]);
             let until = starts.get(case + 1).copied().unwrap_or(body.len());
@@ -214,7 +218,7 @@ impl Lowerer<'_> {
                 self.end(Terminator::Jump(*next));
             }
         }
-        self.around.pop();
+        self.jump_targets.pop();
         self.jump_and_enter(done);
         Ok(())
     }

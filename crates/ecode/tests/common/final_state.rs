@@ -21,7 +21,7 @@ pub struct FinalState {
 pub type Entries = Vec<(Vec<u8>, Vec<u8>)>;
 
 impl FinalState {
-    pub fn by_the_interpreter(object: &Object, state: &ProgramState, world: &Same) -> Self {
+    pub fn by_the_interpreter(object: &Object, state: &ProgramState, runtime: &Same) -> Self {
         let mut data = object.data.clone();
         for (bytes, at) in state.globals.iter().zip(&object.offsets) {
             data[*at as usize..][..bytes.len()].copy_from_slice(bytes);
@@ -30,8 +30,8 @@ impl FinalState {
             data,
             faults: state.faults,
             maps: sorted(state.maps.iter().map(|map| map.clone().into_iter().collect()).collect()),
-            printed: world.printed.clone(),
-            emitted: world.emitted.clone(),
+            printed: runtime.printed.clone(),
+            emitted: runtime.emitted.clone(),
         }
     }
 

@@ -148,11 +148,11 @@ impl ProgramGenerator<'_> {
         }
     }
 
-    fn whole_struct(&mut self, place: &str) {
-        self.structs.push(place.into());
+    fn whole_struct(&mut self, lvalue: &str) {
+        self.structs.push(lvalue.into());
         for member in ["c", "x", "y[@]"] {
-            self.read.push(format!("{place}.{member}"));
-            self.written.push(format!("{place}.{member}"));
+            self.read.push(format!("{lvalue}.{member}"));
+            self.written.push(format!("{lvalue}.{member}"));
         }
     }
 
@@ -207,14 +207,14 @@ impl ProgramGenerator<'_> {
                 self.written.push(format!("{name}[@]"));
             }
             3 => {
-                let place = self.place(true);
+                let lvalue = self.lvalue(true);
                 let step = self.one_of(&["++", "--"]);
-                let _ = writeln!(self.text, "{place}{step};");
+                let _ = writeln!(self.text, "{lvalue}{step};");
             }
             4 | 5 => {
-                let (place, update, value) =
-                    (self.place(true), self.one_of(&UPDATES), self.expression(3));
-                let _ = writeln!(self.text, "{place} {update} {value};");
+                let (lvalue, update, value) =
+                    (self.lvalue(true), self.one_of(&UPDATES), self.expression(3));
+                let _ = writeln!(self.text, "{lvalue} {update} {value};");
             }
             6 | 7 => {
                 let condition = self.expression(3);
@@ -240,7 +240,7 @@ impl ProgramGenerator<'_> {
             }
             11 => {
                 let is_number = self.byte().is_multiple_of(3);
-                let to = if is_number { self.place(true) } else { self.bytes() };
+                let to = if is_number { self.lvalue(true) } else { self.bytes() };
                 let limit = self.expression(1);
                 let (call, from) = match self.byte() % 3 {
                     1 => {
@@ -318,7 +318,7 @@ impl ProgramGenerator<'_> {
         }
     }
 
-    fn place(&mut self, is_written: bool) -> String {
+    fn lvalue(&mut self, is_written: bool) -> String {
         let names = if is_written { &self.written } else { &self.read };
         let count = names.len();
         let at = self.byte() % count;
@@ -328,8 +328,8 @@ impl ProgramGenerator<'_> {
 
     fn a_struct(&mut self) -> String {
         let at = self.byte() % self.structs.len();
-        let place = self.structs[at].clone();
-        self.indexed(&place)
+        let lvalue = self.structs[at].clone();
+        self.indexed(&lvalue)
     }
 
     fn struct_value(&mut self, depth: usize) -> String {
@@ -411,7 +411,7 @@ impl ProgramGenerator<'_> {
                     self.read.iter().filter(|name| !name.contains('@')).cloned().collect();
                 plain[self.byte() % plain.len()].clone()
             }
-            1..=3 => self.place(false),
+            1..=3 => self.lvalue(false),
             4 => format!("{}({})", self.one_of(&["-", "~", "!", "+"]), self.expression(depth - 1)),
             5 => format!("({}) ({})", self.one_of(&TYPES), self.expression(depth - 1)),
             6 => {
@@ -432,11 +432,11 @@ impl ProgramGenerator<'_> {
                 format!("{name}({})", arguments.join(", "))
             }
             8 => {
-                let (place, step) = (self.place(true), self.one_of(&["++", "--"]));
+                let (lvalue, step) = (self.lvalue(true), self.one_of(&["++", "--"]));
                 if self.byte().is_multiple_of(2) {
-                    format!("({place}{step})")
+                    format!("({lvalue}{step})")
                 } else {
-                    format!("({step}{place})")
+                    format!("({step}{lvalue})")
                 }
             }
             9 => match self.byte() % 6 {
@@ -449,8 +449,8 @@ impl ProgramGenerator<'_> {
             },
             10 => format!("has({})", self.entry()),
             11 => {
-                let (place, update) = (self.place(true), self.one_of(&UPDATES));
-                format!("({place} {update} {})", self.expression(depth - 1))
+                let (lvalue, update) = (self.lvalue(true), self.one_of(&UPDATES));
+                format!("({lvalue} {update} {})", self.expression(depth - 1))
             }
             12 => format!("({}, {})", self.expression(depth - 1), self.expression(depth - 1)),
             _ => {

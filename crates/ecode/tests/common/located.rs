@@ -4,7 +4,7 @@ use ecode::{Program, Severity};
 
 use super::common::TestHooks;
 
-pub fn is_told_of(text: &str) -> Option<Program> {
+pub fn check_diagnostics(text: &str) -> Option<Program> {
     let (program, problems) = ecode::check(text, &TestHooks);
     let has_errors = problems.iter().any(|problem| problem.severity == Severity::Error);
     assert_eq!(program.is_none(), has_errors);

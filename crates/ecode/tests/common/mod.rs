@@ -1,5 +1,5 @@
-//! Hooks and a runtime that give the same values each time. Only the user memory differs: it is the
-//! memory of the test process.
+//! Hooks and a runtime that give the same values each time. The user memory is the memory of the
+//! test process.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -22,25 +22,25 @@ impl HookProvider for TestHooks {
     }
 
     fn spec(&self, hook: &str, selected: &[String]) -> Result<HookSpec, HookError> {
-        let offer = |section, fields: Vec<HookField>, ending| {
+        let spec = |section, fields: Vec<HookField>, return_policy| {
             let numbers =
                 (0..fields.len()).map(|number| FieldSource::number(number as u64)).collect();
-            let ways = vec![HookVariant { conditions: Vec::new(), fields: numbers }];
+            let variants = vec![HookVariant { conditions: Vec::new(), fields: numbers }];
             let lacks = Some((&[Builtin::Random][..], "what is tested does the same each time"))
                 .filter(|_| hook != "call");
             HookSpec {
                 fields,
-                entries: vec![HookProgram { section, variants: ways }],
-                return_policy: ending,
+                programs: vec![HookProgram { section, variants }],
+                return_policy,
                 unavailable: lacks,
                 packet: None,
             }
         };
         if hook == "call" {
-            return Ok(offer("syscall", Vec::new(), ReturnPolicy::Returned));
+            return Ok(spec("syscall", Vec::new(), ReturnPolicy::Returned));
         }
         if hook == "timer" {
-            return Ok(offer(
+            return Ok(spec(
                 "perf_event",
                 Vec::new(),
                 ReturnPolicy::Chained { goes_on: 0, stops: None },
@@ -54,7 +54,7 @@ impl HookProvider for TestHooks {
             ty: Type::Integer(Integer { bits, is_signed }),
         };
         let fields = vec![field("dfd", 32, true), field("flags", 32, true)];
-        Ok(offer("tp_btf/sys_enter", fields, ReturnPolicy::Chained { goes_on: 0, stops: None }))
+        Ok(spec("tp_btf/sys_enter", fields, ReturnPolicy::Chained { goes_on: 0, stops: None }))
     }
 }
 
@@ -70,8 +70,8 @@ impl Runtime for Same {
         number as u64
     }
 
-    fn ask(&mut self, what: Builtin) -> u64 {
-        what as u64
+    fn call_builtin(&mut self, builtin: Builtin) -> u64 {
+        builtin as u64
     }
 
     fn comm(&mut self) -> Vec<u8> {
@@ -107,7 +107,7 @@ pub fn program(text: &str) -> Program {
 
 /// Runs the first handler and returns its result, the state after it and the output.
 pub fn interpreted(program: &Program, arguments: &[u64]) -> (i64, ProgramState, Same) {
-    let (mut state, mut world) = (ProgramState::new(program), Same::default());
-    let result = run(program, &mut state, &mut world, 0, arguments, 1 << 20);
-    (result as i64, state, world)
+    let (mut state, mut runtime) = (ProgramState::new(program), Same::default());
+    let result = run(program, &mut state, &mut runtime, 0, arguments, 1 << 20);
+    (result as i64, state, runtime)
 }

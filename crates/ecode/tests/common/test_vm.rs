@@ -73,7 +73,7 @@ struct Table {
     shape: MapShape,
     values: Vec<u8>,
     /// The offset of each key's value in `values`.
-    places: HashMap<Vec<u8>, usize>,
+    offsets: HashMap<Vec<u8>, usize>,
     free: Vec<usize>,
 }
 
@@ -82,12 +82,12 @@ impl Table {
         let size = shape.value_bytes as usize;
         let values = vec![0; shape.entries as usize * size];
         let free = (0..shape.entries as usize).rev().map(|number| number * size).collect();
-        Self { shape: shape.clone(), values, places: HashMap::new(), free }
+        Self { shape: shape.clone(), values, offsets: HashMap::new(), free }
     }
 
     fn entries(&self) -> Entries {
         let value = |at: usize| self.values[at..at + self.shape.value_bytes as usize].to_vec();
-        self.places.iter().map(|(key, at)| (key.clone(), value(*at))).collect()
+        self.offsets.iter().map(|(key, at)| (key.clone(), value(*at))).collect()
     }
 }
 
@@ -183,8 +183,8 @@ fn write(address: u64, bytes: &[u8]) {
 
 fn look_up(map: u64, key: u64, _: u64, _: u64, _: u64) -> u64 {
     let table = table(map);
-    let place = table.places.get(&bytes(key, table.shape.key_bytes.into()));
-    place.map_or(0, |at| table.values.as_mut_ptr() as u64 + *at as u64)
+    let offset = table.offsets.get(&bytes(key, table.shape.key_bytes.into()));
+    offset.map_or(0, |at| table.values.as_mut_ptr() as u64 + *at as u64)
 }
 
 /// Programs only insert missing entries.
@@ -193,19 +193,19 @@ fn update(map: u64, key: u64, value: u64, flags: u64, _: u64) -> u64 {
     assert_eq!(flags, BPF_NOEXIST);
     let table = table(map);
     let key = bytes(key, table.shape.key_bytes.into());
-    if table.places.contains_key(&key) {
+    if table.offsets.contains_key(&key) {
         return failed(EEXIST);
     }
     let Some(at) = table.free.pop() else { return failed(E2BIG) };
     let value = bytes(value, table.shape.value_bytes.into());
     table.values[at..at + value.len()].copy_from_slice(&value);
-    table.places.insert(key, at);
+    table.offsets.insert(key, at);
     0
 }
 
 fn delete(map: u64, key: u64, _: u64, _: u64, _: u64) -> u64 {
     let table = table(map);
-    let Some(at) = table.places.remove(&bytes(key, table.shape.key_bytes.into())) else {
+    let Some(at) = table.offsets.remove(&bytes(key, table.shape.key_bytes.into())) else {
         return failed(ENOENT);
     };
     table.free.push(at);

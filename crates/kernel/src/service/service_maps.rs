@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use libbpf_rs::{ErrorKind, MapCore as _, MapFlags};
-use zerocopy::{FromBytes, IntoBytes as _};
+use zerocopy::{FromBytes, IntoBytes, KnownLayout};
 
 use crate::clock::now_ns;
 use crate::cpus;
@@ -18,7 +18,8 @@ use crate::session::Session;
 use crate::wire;
 
 /// What a service or a thread has used.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout)]
+#[repr(C)]
 pub struct ServiceUsage {
     /// Time on a processor.
     pub cpu_ns: u64,
@@ -128,7 +129,7 @@ pub struct KernelRuleset {
 }
 
 /// The index in [`KernelRuleset::tuples_by_event`] of opened files.
-const OPEN: usize = wire::WHY_OPENED as usize - wire::WHY_FORK as usize;
+const OPEN: usize = wire::EVENT_OPEN as usize;
 
 /// The active services of the machine. They are active as long as the session lives that started
 /// them.
@@ -175,24 +176,8 @@ impl ServiceUsage {
     }
 
     fn as_array_mut(&mut self) -> [&mut u64; 16] {
-        [
-            &mut self.cpu_ns,
-            &mut self.wait_ns,
-            &mut self.blocked_ns,
-            &mut self.calls,
-            &mut self.switches,
-            &mut self.preemptions,
-            &mut self.minor_faults,
-            &mut self.major_faults,
-            &mut self.read_bytes,
-            &mut self.written_bytes,
-            &mut self.storage_read_bytes,
-            &mut self.storage_written_bytes,
-            &mut self.received_bytes,
-            &mut self.sent_bytes,
-            &mut self.charges,
-            &mut self.shared_replies,
-        ]
+        let values: &mut [u64; 16] = zerocopy::transmute_mut!(self);
+        values.each_mut()
     }
 
     /// Adds usage. A value may be below zero for a moment, as a two's complement. This happens if a

@@ -58,11 +58,11 @@ fn text<'text, T>(
     example: &str,
     parse: impl FnOnce(&'text str) -> Result<T, String>,
 ) -> Option<T> {
-    let known = reader.problems.len();
+    let problems_before = reader.problems.len();
     let text = reader.string(key);
-    reader.help_since(known, || format!("write {key} = {example:?}"));
+    reader.help_since(problems_before, || format!("write {key} = {example:?}"));
     let At { value, span } = text?;
-    parse(value).map_err(|fault| reader.problem(Problem::new(span, fault))).ok()
+    parse(value).map_err(|reason| reader.problem(Problem::new(span, reason))).ok()
 }
 
 fn count(reader: &mut TableReader, key: &'static str, range: RangeInclusive<u32>) -> Option<u64> {

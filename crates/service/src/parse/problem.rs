@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-/// In characters. Messages quote the file, where a value may have a megabyte. No path of a socket
-/// is longer than this.
+/// The most characters of a message: messages quote the file, where a value may have a megabyte.
+/// The path of any socket fits.
 const MAX_MESSAGE_LEN: usize = 300;
-/// Comparing names takes time, and users read only the first problems (`service check`): later ones
-/// get no suggestion.
+/// The problems that get a suggestion. Comparing names takes time, and users read only the first
+/// problems (`service check`).
 const MAX_SUGGESTIONS: usize = 20;
-/// Longer names do not fit into a line of `service top`, nor, together with those of the parents,
-/// into the name of a control group.
+/// The most characters of a name. Longer ones do not fit into a line of `service top`, nor into the
+/// path of a control group, which also has the names of the parents.
 pub const MAX_NAME_LEN: usize = 64;
 
 /// A problem of a rule file and its position.

@@ -71,9 +71,9 @@ impl<'text, 'problems> TableReader<'text, 'problems> {
         })
     }
 
-    /// Adds a help text to the first problem after the first `known` ones, if one exists.
-    pub fn help_since(&mut self, known: usize, help: impl FnOnce() -> String) {
-        if let Some(problem) = self.problems.get_mut(known) {
+    /// Adds a help text to the first problem after the first `problems_before` ones, if one exists.
+    pub fn help_since(&mut self, problems_before: usize, help: impl FnOnce() -> String) {
+        if let Some(problem) = self.problems.get_mut(problems_before) {
             problem.help.get_or_insert_with(help);
         }
     }

@@ -18,7 +18,7 @@ use crate::tree::{Id, Tree};
 
 /// The most rules of a file.
 pub const MAX_RULES: usize = 65_000;
-const DIRECTIVES: &str = "belongs-to, inherits, adopts-peer or starts-below";
+const ACTIONS: &str = "belongs-to, inherits, adopts-peer or starts-below";
 
 pub fn read(
     tables: Vec<At<&DeTable>>,
@@ -42,33 +42,40 @@ fn read_rule(
     host: &dyn Host,
     problems: &mut Problems,
 ) -> Option<Rule> {
-    let known = problems.len();
+    let problems_before = problems.len();
     let mut reader = TableReader::new(table.value, table.span.clone(), problems);
     let name = reader.string("name").map(|name| name.value.to_owned());
     let priority = reader.integer("priority", i32::MIN.into()..=i32::MAX.into());
     let priority = priority.map_or(0, |priority| priority.value as i32);
-    let when = conditions(&mut reader, tree, host);
-    let then = directive(&mut reader, tree);
+    let conditions = conditions(&mut reader, tree, host);
+    let action = action(&mut reader, tree);
     let named = events(&mut reader);
     reader.finish(|_| {
         "a rule has no tables; write its settings directly: exe = \"/usr/sbin/nginx\"".into()
     });
-    if problems.len() > known {
+    if problems.len() > problems_before {
         return None;
     }
-    let (then, span) = (then?, table.span);
-    let events = named.clone().unwrap_or_else(|| default_events(&when, then));
-    let rule =
-        Rule { name, span, priority, events, has_explicit_events: named.is_some(), when, then };
+    let (action, span) = (action?, table.span);
+    let events = named.clone().unwrap_or_else(|| default_events(&conditions, action));
+    let rule = Rule {
+        name,
+        span,
+        priority,
+        events,
+        has_explicit_events: named.is_some(),
+        conditions,
+        action,
+    };
     problems.extend(validation_error(&rule));
-    (problems.len() == known).then_some(rule)
+    (problems.len() == problems_before).then_some(rule)
 }
 
 fn conditions(reader: &mut TableReader, tree: &Tree, host: &dyn Host) -> Conditions {
     let exe = reader.string("exe").and_then(|path| resolve_path(reader, &path, host));
-    let known = reader.problems.len();
+    let problems_before = reader.problems.len();
     let user = reader.string("user");
-    reader.help_since(known, || "write user = \"33\", or the user's name".into());
+    reader.help_since(problems_before, || "write user = \"33\", or the user's name".into());
     let user = user.and_then(|name| {
         let is_number = name.value.bytes().all(|byte| byte.is_ascii_digit());
         let found = if is_number { name.value.parse().ok() } else { host.user(name.value) };
@@ -103,12 +110,11 @@ fn conditions(reader: &mut TableReader, tree: &Tree, host: &dyn Host) -> Conditi
     }
 }
 
-/// Types of units that may have processes, and types that have none of their own
-/// (systemd.unit(5)).
+/// The types of units that may have processes, and those that never have any (systemd.unit(5)).
 const WITH_PROCESSES: [&str; 5] = [".service", ".scope", ".mount", ".socket", ".swap"];
 const WITHOUT: [&str; 6] = [".slice", ".target", ".timer", ".path", ".device", ".automount"];
 
-/// A name without a type is that of a service, as for systemctl.
+/// Completes the name of a unit: a name without a type is that of a service, as for systemctl.
 fn unit(reader: &mut TableReader, name: &At<&str>) -> Option<String> {
     let ends_in = |types: &[&str]| types.iter().any(|ending| name.value.ends_with(ending));
     if ends_in(&WITHOUT) || name.value.contains('/') {
@@ -147,7 +153,7 @@ fn folder(reader: &mut TableReader, path: &At<&str>) -> Option<Folder> {
     folder
 }
 
-/// The path that this one leads to.
+/// Resolves the symbolic links of a path.
 fn resolve_path(reader: &mut TableReader, path: &At<&str>, host: &dyn Host) -> Option<Folder> {
     let real = host.real_path(folder(reader, path)?.as_str());
     let folder = Folder::new(&real);
@@ -158,7 +164,7 @@ fn resolve_path(reader: &mut TableReader, path: &At<&str>, host: &dyn Host) -> O
     folder
 }
 
-/// sockaddr_un has 108 bytes for a path, the last of which is a NUL.
+/// The longest path of a socket: sockaddr_un has 108 bytes, the last of which is a NUL.
 const MAX_SOCKET_PATH_LEN: usize = 107;
 
 fn listen(reader: &mut TableReader, text: &At<&str>) -> Option<Listen> {
@@ -190,22 +196,26 @@ fn listen(reader: &mut TableReader, text: &At<&str>) -> Option<Listen> {
 
 /// Parses one end of a connection as rules and commands write it.
 pub fn socket(text: &str) -> Option<Listen> {
-    let nowhere = Listen::default();
+    let unspecified = Listen::default();
     if text.starts_with(['/', '@']) {
         let is_name = text.starts_with('@') && text != "@";
         let is_path = text.len() <= MAX_SOCKET_PATH_LEN && (is_name || Folder::new(text).is_some());
-        return is_path.then(|| Listen { path: Some(text.into()), ..nowhere });
+        return is_path.then(|| Listen { path: Some(text.into()), ..unspecified });
     }
     let port = |text: &str| {
         let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
         text.parse().ok().filter(|port| is_number && *port != 0)
     };
     if let Some(text) = text.strip_prefix(':').filter(|text| !text.contains(':')) {
-        return Some(Listen { port: Some(port(text)?), ..nowhere });
+        return Some(Listen { port: Some(port(text)?), ..unspecified });
     }
     if let Ok(both) = text.parse::<SocketAddr>() {
         let address = Some(both.ip().to_canonical());
-        return (both.port() != 0).then(|| Listen { address, port: Some(both.port()), ..nowhere });
+        return (both.port() != 0).then(|| Listen {
+            address,
+            port: Some(both.port()),
+            ..unspecified
+        });
     }
     let address = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
     let address = match address {
@@ -213,10 +223,10 @@ pub fn socket(text: &str) -> Option<Listen> {
         None if is_ambiguous(text) => return None,
         None => text.parse().ok()?,
     };
-    Some(Listen { address: Some(address.to_canonical()), ..nowhere })
+    Some(Listen { address: Some(address.to_canonical()), ..unspecified })
 }
 
-/// An IPv6 address that could also be a shorter one with a port.
+/// Whether an IPv6 address could also be a shorter one with a port.
 fn is_ambiguous(text: &str) -> bool {
     let is_decimal = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     text.rsplit_once(':').is_some_and(|(address, port)| {
@@ -258,26 +268,26 @@ fn canonical(network: IpNet) -> IpNet {
     }
 }
 
-fn directive(reader: &mut TableReader, tree: &Tree) -> Option<RuleAction> {
-    let known = reader.problems.len();
+fn action(reader: &mut TableReader, tree: &Tree) -> Option<RuleAction> {
+    let problems_before = reader.problems.len();
     let belongs = service(reader, "belongs-to", tree).map(RuleAction::BelongsTo);
     let inherits = reader.flag("inherits").map(|_| RuleAction::Inherits);
     let adopts = reader.flag("adopts-peer").map(|_| RuleAction::AdoptsPeer);
-    let starts = starts(reader, tree);
-    let mut all = [belongs, inherits, adopts, starts].into_iter().flatten();
+    let dynamic_service = dynamic_service(reader, tree);
+    let mut all = [belongs, inherits, adopts, dynamic_service].into_iter().flatten();
     let (first, second) = (all.next(), all.next());
-    if reader.problems.len() == known && (first.is_none() || second.is_some()) {
+    if reader.problems.len() == problems_before && (first.is_none() || second.is_some()) {
         let what = if first.is_none() { "has no action" } else { "has more than one action" };
         reader.problem(Problem::new(
             reader.span.clone(),
-            format!("this rule {what}: it needs exactly one of {DIRECTIVES}"),
+            format!("this rule {what}: it needs exactly one of {ACTIONS}"),
         ));
         return None;
     }
     first
 }
 
-fn starts(reader: &mut TableReader, tree: &Tree) -> Option<RuleAction> {
+fn dynamic_service(reader: &mut TableReader, tree: &Tree) -> Option<RuleAction> {
     let below = reader.string("starts-below");
     let each = reader.string("each");
     let (below, each) = match (below, each) {
@@ -305,7 +315,7 @@ fn starts(reader: &mut TableReader, tree: &Tree) -> Option<RuleAction> {
         reader.problem(Problem::new(below.span, text));
         return None;
     }
-    Some(RuleAction::CreatesBelow { below: parent, each: found? })
+    Some(RuleAction::StartsDynamic { parent, split: found? })
 }
 
 /// Adds a suggestion or the list of known names to a problem.
@@ -339,9 +349,9 @@ fn events(reader: &mut TableReader) -> Option<Vec<RuleEvent>> {
 
 /// The events at which the conditions can be known, except fork: a child works for its parent's
 /// service.
-fn default_events(when: &Conditions, then: RuleAction) -> Vec<RuleEvent> {
-    let shape = when.shape();
-    if shape.needs_connection() || needs_peer(then) {
+fn default_events(conditions: &Conditions, action: RuleAction) -> Vec<RuleEvent> {
+    let shape = conditions.shape();
+    if shape.needs_connection() || needs_peer(action) {
         vec![RuleEvent::Receive]
     } else if shape.needs_file() {
         vec![RuleEvent::Open]
@@ -351,20 +361,23 @@ fn default_events(when: &Conditions, then: RuleAction) -> Vec<RuleEvent> {
 }
 
 /// Whether the action depends on the other end of the connection.
-fn needs_peer(then: RuleAction) -> bool {
-    matches!(then, RuleAction::AdoptsPeer | RuleAction::CreatesBelow { each: SplitBy::Client, .. })
+fn needs_peer(action: RuleAction) -> bool {
+    matches!(
+        action,
+        RuleAction::AdoptsPeer | RuleAction::StartsDynamic { split: SplitBy::Client, .. }
+    )
 }
 
-/// A combination of events, conditions and action that can never match or makes no sense.
+/// The problem of a rule whose events, conditions and action can never match or make no sense.
 fn validation_error(rule: &Rule) -> Option<Problem> {
-    let (when, shape) = (&rule.when, rule.when.shape());
+    let (conditions, shape) = (&rule.conditions, rule.conditions.shape());
     let only = |event| rule.events.iter().all(|other| *other == event);
-    let is_of_peers = needs_peer(rule.then);
-    let adopts = rule.then == RuleAction::AdoptsPeer;
+    let is_of_peers = needs_peer(rule.action);
+    let adopts = rule.action == RuleAction::AdoptsPeer;
     let has_peers = |event: &RuleEvent| matches!(event, RuleEvent::Receive | RuleEvent::Fork);
-    let listens_at_path = when.listen.path.is_some();
+    let listens_at_path = conditions.listen.path.is_some();
     let text = if shape.count == 0
-        && matches!(rule.then, RuleAction::BelongsTo(_) | RuleAction::Inherits)
+        && matches!(rule.action, RuleAction::BelongsTo(_) | RuleAction::Inherits)
     {
         "this rule has no condition, so it would match every thread of the machine"
     } else if rule.events.is_empty() {
@@ -380,13 +393,13 @@ fn validation_error(rule: &Rule) -> Option<Problem> {
     } else if is_of_peers && !adopts && !only(RuleEvent::Receive) {
         "the client is known only on \"receive\""
     } else if listens_at_path
-        && (when.client.is_some() || rule.then != RuleAction::AdoptsPeer && is_of_peers)
+        && (conditions.client.is_some() || rule.action != RuleAction::AdoptsPeer && is_of_peers)
     {
         "the clients of a Unix socket have no address"
-    } else if when
+    } else if conditions
         .listen
         .address
-        .zip(when.client)
+        .zip(conditions.client)
         .is_some_and(|(own, client)| own.is_ipv4() != client.addr().is_ipv4())
     {
         "listen and client must both be IPv4 or both be IPv6"
@@ -406,11 +419,11 @@ pub fn check(rules: &[Rule], tree: &Tree, problems: &mut Problems) {
 fn equal_rules(rules: &[Rule], problems: &mut Problems) {
     let mut known: HashMap<(RuleEvent, i32, &Conditions), &Rule> = HashMap::new();
     for rule in rules {
-        let twin = rule.events.iter().find_map(|event| {
-            let first = *known.entry((*event, rule.priority, &rule.when)).or_insert(rule);
+        let duplicate = rule.events.iter().find_map(|event| {
+            let first = *known.entry((*event, rule.priority, &rule.conditions)).or_insert(rule);
             (first.span != rule.span).then_some((event, first))
         });
-        if let Some((event, first)) = twin {
+        if let Some((event, first)) = duplicate {
             let text = format!(
                 "on \"{}\" the order of this rule and another one is undefined: they have the \
                 same conditions and the same priority",
@@ -427,10 +440,10 @@ fn equal_rules(rules: &[Rule], problems: &mut Problems) {
 /// parent service. A rule with that parent as its condition therefore does not lead to another
 /// service.
 fn resulting_service(rule: &Rule) -> Option<Id> {
-    match rule.then {
+    match rule.action {
         RuleAction::BelongsTo(to) => Some(to),
-        RuleAction::CreatesBelow { below, .. } => {
-            Some(below).filter(|below| rule.when.service != Some(*below))
+        RuleAction::StartsDynamic { parent, .. } => {
+            Some(parent).filter(|parent| rule.conditions.service != Some(*parent))
         }
         RuleAction::Inherits | RuleAction::AdoptsPeer => None,
     }
@@ -439,30 +452,32 @@ fn resulting_service(rule: &Rule) -> Option<Id> {
 /// For each service, the service that a rule assigns next, and the rule.
 type RuleEdges<'a> = HashMap<Id, (Id, &'a Rule)>;
 
-/// Finds rules with otherwise equal conditions that would give a thread another service at every
-/// exec, fork or change of user.
+/// Finds cycles of rules: rules with otherwise equal conditions that would give a thread another
+/// service at every exec, fork or change of user.
 fn check_rule_cycles(rules: &[Rule], tree: &Tree, problems: &mut Problems) {
     let mut all: HashMap<(RuleEvent, Conditions), RuleEdges> = HashMap::new();
     for rule in rules {
-        let (Some(from), Some(to)) = (rule.when.service, resulting_service(rule)) else { continue };
+        let (Some(from), Some(to)) = (rule.conditions.service, resulting_service(rule)) else {
+            continue;
+        };
         for event in rule.events.iter().filter(|event| event.is_identity_event()) {
-            let others = Conditions { service: None, ..rule.when.clone() };
+            let others = Conditions { service: None, ..rule.conditions.clone() };
             // If several rules lead from a service, the first one takes precedence.
             all.entry((*event, others)).or_default().entry(from).or_insert((to, rule));
         }
     }
     let mut reported: Vec<usize> = Vec::new();
     for steps in all.values() {
-        for way in find_cycles(steps) {
+        for cycle in find_cycles(steps) {
             // Report a cycle once, not for each of its events.
-            let rules = || way.iter().map(|id| steps[id].1);
+            let rules = || cycle.iter().map(|id| steps[id].1);
             let rule = rules().max_by_key(|rule| rule.span.start).expect("it has a step");
             let other =
                 rules().min_by_key(|rule| rule.span.start).filter(|other| other.span != rule.span);
             if !reported.contains(&rule.span.start) {
                 reported.push(rule.span.start);
                 let names: Vec<_> =
-                    way.iter().chain(&way[..1]).take(8).map(|id| tree.name(*id)).collect();
+                    cycle.iter().chain(&cycle[..1]).take(8).map(|id| tree.name(*id)).collect();
                 let text = format!(
                     "these rules form a cycle: a thread would go from {}",
                     names.join(" to ")
@@ -477,29 +492,28 @@ fn check_rule_cycles(rules: &[Rule], tree: &Tree, problems: &mut Problems) {
     }
 }
 
-/// The cycles, each beginning with its lowest service. Every service is visited once.
+/// Finds the cycles, each from its lowest service on. Visits every service once.
 fn find_cycles(steps: &RuleEdges) -> Vec<Vec<Id>> {
-    let mut circles = Vec::new();
+    let mut cycles = Vec::new();
     let mut seen: HashMap<Id, Id> = HashMap::new();
     let mut starts: Vec<_> = steps.keys().copied().collect();
     starts.sort_unstable();
     for start in starts {
-        let mut way = Vec::new();
-        let mut here = start;
-        while !seen.contains_key(&here) && steps.contains_key(&here) {
-            seen.insert(here, start);
-            way.push(here);
-            here = steps[&here].0;
+        let mut path = Vec::new();
+        let mut current = start;
+        while !seen.contains_key(&current) && steps.contains_key(&current) {
+            seen.insert(current, start);
+            path.push(current);
+            current = steps[&current].0;
         }
-        if seen.get(&here) == Some(&start)
-            && let Some(begin) = way.iter().position(|id| *id == here)
+        if seen.get(&current) == Some(&start)
+            && let Some(begin) = path.iter().position(|id| *id == current)
         {
-            let mut circle = way.split_off(begin);
-            let first =
-                (0..circle.len()).min_by_key(|place| circle[*place]).expect("it has a step");
-            circle.rotate_left(first);
-            circles.push(circle);
+            let mut cycle = path.split_off(begin);
+            let first = (0..cycle.len()).min_by_key(|index| cycle[*index]).expect("it has a step");
+            cycle.rotate_left(first);
+            cycles.push(cycle);
         }
     }
-    circles
+    cycles
 }

@@ -11,7 +11,7 @@ use super::reader::{At, TableReader};
 use crate::limits::Limits;
 use crate::tree::{Id, Tree};
 
-/// Service numbers have two bytes, and the gate reserves some of the values.
+/// The most services of a file. Their numbers have two bytes, and the gate reserves some values.
 pub const MAX_SERVICES: usize = 4096;
 /// The most services above another one, root included. Our choice: every limited event walks up all
 /// ancestors.
@@ -22,10 +22,10 @@ pub fn read(table: Option<&DeTable>, problems: &mut Problems) -> (Tree, BTreeMap
     let (mut declared, mut limited) = (Vec::new(), Vec::new());
     for (key, value) in table.into_iter().flatten() {
         let name: &str = key.get_ref().as_ref();
-        if let Some(fault) = validation_error(name) {
+        if let Some(reason) = validation_error(name) {
             problems.push(Problem::new(
                 key.span(),
-                format!("a service cannot be called {name:?}: {fault}"),
+                format!("a service cannot be called {name:?}: {reason}"),
             ));
             continue;
         }
@@ -58,7 +58,7 @@ pub fn read(table: Option<&DeTable>, problems: &mut Problems) -> (Tree, BTreeMap
     }
     for (id, parent) in &declared {
         if let Some(parent) = parent {
-            place(&mut tree, *id, parent, problems);
+            set_parent(&mut tree, *id, parent, problems);
         }
     }
     for (id, parent) in declared {
@@ -75,7 +75,7 @@ pub fn read(table: Option<&DeTable>, problems: &mut Problems) -> (Tree, BTreeMap
     (tree, limits)
 }
 
-fn place(tree: &mut Tree, id: Id, parent: &At<&str>, problems: &mut Problems) {
+fn set_parent(tree: &mut Tree, id: Id, parent: &At<&str>, problems: &mut Problems) {
     let Some(above) = find(tree, parent, problems) else { return };
     let name = tree.name(id).to_owned();
     if above == Id::SHARED {
@@ -84,8 +84,8 @@ fn place(tree: &mut Tree, id: Id, parent: &At<&str>, problems: &mut Problems) {
             a service"
         );
         problems.push(Problem::new(parent.span.clone(), text));
-    } else if let Err(way) = tree.set_parent(id, above) {
-        let mut names: Vec<_> = way.iter().map(|id| tree.name(*id)).collect();
+    } else if let Err(cycle) = tree.set_parent(id, above) {
+        let mut names: Vec<_> = cycle.iter().map(|id| tree.name(*id)).collect();
         if names.len() > MAX_ANCESTORS {
             names.truncate(MAX_ANCESTORS);
             names.push("…");

@@ -196,7 +196,8 @@ pub struct CallInput {
     pub output_data: Option<PathBuf>,
 }
 
-/// Below, no interval around a median is as sure as `bench` says: 1 - 2 / 2^7 > 0.97.
+/// With fewer rounds, no interval around a median has the confidence of `bench`:
+/// 1 - 2 / 2^7 > 0.97.
 const MIN_ROUNDS: i64 = 7;
 
 #[derive(Args)]
@@ -246,12 +247,12 @@ fn assignment(text: &str) -> std::result::Result<(String, Number), &'static str>
     Ok((name.into(), value))
 }
 
-/// Its bits: the handler's parameter has a type.
+/// Parses an argument. Returns its bits, because only the handler's parameter has a type.
 fn argument(text: &str) -> std::result::Result<u64, &'static str> {
     number(text).map(|number| bits(&number).expect("it is a whole one"))
 }
 
-/// Of a whole one.
+/// The bits of an integer; `None` for a number with a fraction.
 pub fn bits(number: &Number) -> Option<u64> {
     number.as_u64().or(number.as_i64().map(|number| number as u64))
 }

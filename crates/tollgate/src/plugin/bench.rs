@@ -17,7 +17,7 @@ use crate::output::Output;
 use crate::source_file::SourceFile;
 
 const CALLS: u32 = 1000;
-/// Calls between two readings of the records, which must fit into the buffer in the kernel.
+/// Calls between two readings of the records. Their records must fit into the buffer in the kernel.
 const CALLS_AT_ONCE: u32 = 100;
 const CONFIDENCE: f64 = 0.97;
 
@@ -31,7 +31,7 @@ struct BenchDocument {
     times: CompileTimes,
     /// The whole time from source to kernel.
     load_us: MedianInterval,
-    /// A call of a plugin that does nothing.
+    /// The time of a call of a plugin that does nothing.
     floor_ns: MedianInterval,
     call_ns: MedianInterval,
     /// The difference between `call_ns` and `floor_ns` in each round.

@@ -24,14 +24,15 @@ use crate::output::{Output, is_stdio, print_message};
 struct CallDocument {
     schema: &'static str,
     result: i32,
-    /// Includes the path into the kernel and back.
+    /// The time of the call, with the path into the kernel and back.
     call_us: f64,
-    /// None for a daemon's plugin, which was compiled before.
+    /// `None` for a daemon's plugin, which was compiled before.
     #[serde(flatten)]
     times: Option<CompileTimes>,
-    told: Vec<PluginOutput>,
+    #[serde(rename = "told")]
+    plugin_output: Vec<PluginOutput>,
     #[serde(flatten)]
-    counted: FaultCounts,
+    faults: FaultCounts,
 }
 
 const SCHEMA: &str = "tollgate.plugin.call/1";
@@ -60,18 +61,18 @@ fn call_file(arguments: &CallArguments) -> Result<ExitCode> {
     let began = Instant::now();
     let returned = plugin.call(program, &with.arguments)?;
     let call_us = began.elapsed().as_nanos() as f64 / 1e3;
-    let told = decode_records(&built.program, &plugin.records()?)?
+    let plugin_output = decode_records(&built.program, &plugin.records()?)?
         .into_iter()
-        .map(|(_, told)| told)
+        .map(|(_, output)| output)
         .collect();
-    let counted = plugin.faults()?.into();
+    let faults = plugin.faults()?.into();
     let document = CallDocument {
         schema: SCHEMA,
         result: returned,
         call_us,
         times: Some(times),
-        told,
-        counted,
+        plugin_output,
+        faults,
     };
     document.write(&mut output, result.json)?;
     if let Some(path) = &with.output_data {
@@ -80,8 +81,8 @@ fn call_file(arguments: &CallArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Calls a plugin of the daemon. The daemon provides the plugin's IDs, and then its output since,
-/// which may also contain that of its other hooks.
+/// Calls a plugin of the daemon. The daemon provides the plugin's IDs, and after the call the
+/// plugin's new output, to which its other hooks may have contributed.
 fn call_loaded(arguments: &CallArguments) -> Result<ExitCode> {
     let (result, with) = (&arguments.result, &arguments.with);
     let mut output = Output::open(result.output.as_deref(), with.result())?;
@@ -94,11 +95,18 @@ fn call_loaded(arguments: &CallArguments) -> Result<ExitCode> {
     let began = Instant::now();
     let returned = plugin.call(&with.arguments)?;
     let call_us = began.elapsed().as_nanos() as f64 / 1e3;
-    let counted = FaultCounts::from(plugin.faults()?).since(before);
-    let lines: Vec<Line> = request_one(&arguments.socket, &PluginRequest::Told { name, after })?;
-    let told = lines.into_iter().map(|line| line.told).collect();
-    let document =
-        CallDocument { schema: SCHEMA, result: returned, call_us, times: None, told, counted };
+    let faults = FaultCounts::from(plugin.faults()?).since(before);
+    let lines: Vec<Line> =
+        request_one(&arguments.socket, &PluginRequest::OutputSince { name, after })?;
+    let plugin_output = lines.into_iter().map(|line| line.output).collect();
+    let document = CallDocument {
+        schema: SCHEMA,
+        result: returned,
+        call_us,
+        times: None,
+        plugin_output,
+        faults,
+    };
     document.write(&mut output, result.json)?;
     if let Some(path) = &with.output_data {
         variables.read_output(path, plugin.data())?;
@@ -106,7 +114,7 @@ fn call_loaded(arguments: &CallArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Opens a daemon's plugin. Requests the IDs again if the plugin was swapped in between.
+/// Opens a daemon's plugin. Requests the IDs again if a swap has made them invalid.
 fn opened(socket: &SocketOption, name: &str) -> Result<(OpenReport, ForeignPlugin)> {
     const TRIES: usize = 10;
     let mut tries = 0;
@@ -126,9 +134,9 @@ impl CallDocument {
         if is_json {
             return output.write_json(self);
         }
-        self.told.iter().try_for_each(|told| print_message(&told.line()))?;
+        self.plugin_output.iter().try_for_each(|output| print_message(&output.line()))?;
         output.write(&format!("{}\n", self.result))?;
-        warn_faults(self.counted)
+        warn_faults(self.faults)
     }
 }
 
@@ -144,6 +152,6 @@ pub fn check_argument_count(parameters: usize, with: &CallInput) -> Result<()> {
 }
 
 /// Prints the plugin's faults on stderr.
-pub fn warn_faults(counted: FaultCounts) -> Result<()> {
-    Ok(counted.lines().iter().try_for_each(|line| print_message(line))?)
+pub fn warn_faults(faults: FaultCounts) -> Result<()> {
+    Ok(faults.lines().iter().try_for_each(|line| print_message(line))?)
 }

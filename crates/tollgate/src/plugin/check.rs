@@ -77,8 +77,8 @@ pub fn check(arguments: &PluginCheckArguments) -> Result<ExitCode> {
     let (handlers, maps) = built.as_ref().map_or_else(Default::default, rows);
     let variable_bytes = built.as_ref().map_or(0, |built| built.object.variable_bytes);
     if result.json {
-        let told = problems.iter().map(|problem| PluginProblem::new(problem, &source)).collect();
-        let nothing = PluginCheckDocument::with_problems_only(&source.name, told);
+        let rows = problems.iter().map(|problem| PluginProblem::new(problem, &source)).collect();
+        let nothing = PluginCheckDocument::with_problems_only(&source.name, rows);
         output.write_json(&PluginCheckDocument { handlers, maps, variable_bytes, ..nothing })?;
     } else {
         print_problems(&problems, &source, result.top)?;

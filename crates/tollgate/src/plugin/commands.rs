@@ -20,8 +20,9 @@ use crate::options::{ResultOptions, SocketOption};
 use crate::output::{self, Output, print_message};
 use crate::source_file::SourceFile;
 
-/// Sends a source file to the daemon, which compiles it. Problems are printed here, where the
-/// source is: this process also checks it, and compiles it to explain a failure of the daemon.
+/// Sends a source file to the daemon, which compiles it. This process prints the problems, because
+/// it has the source: it also checks the source, and compiles it to explain a failure of the
+/// daemon.
 fn send_source(
     socket: &SocketOption,
     source: SourceFile,
@@ -154,14 +155,14 @@ pub fn log(arguments: &LogArguments) -> Result<ExitCode> {
     let mut is_unloaded = false;
     for text in lines {
         let line: Line = serde_json::from_str(&text).context(OTHER_VERSION)?;
-        is_unloaded = matches!(line.told, PluginOutput::Unloaded { .. });
-        if !json && !line.told.is_plugin_output() {
+        is_unloaded = matches!(line.output, PluginOutput::Unloaded { .. });
+        if !json && !line.output.is_plugin_output() {
             print_message(&line.with_name())?;
             continue;
         }
         let text = match (json, name) {
             (true, _) => text,
-            (false, Some(_)) => line.told.line(),
+            (false, Some(_)) => line.output.line(),
             (false, None) => line.with_name(),
         };
         if !output::line(&text)? {

@@ -18,8 +18,8 @@ use crate::source_file::SourceFile;
 /// The kind of file, in messages.
 const KIND: &str = "plugin";
 
-/// Enough for a hundred thousand lines. Each byte may be a statement, which takes some 300 bytes of
-/// memory, in the daemon as well.
+/// Enough for a hundred thousand lines. Each byte may be a statement, for which the compiler needs
+/// some 300 bytes of memory, in the daemon as well.
 const MAX_SOURCE_BYTES: usize = 4 << 20;
 
 pub struct CompiledPlugin {
@@ -29,7 +29,7 @@ pub struct CompiledPlugin {
     pub codegen_us: f64,
 }
 
-/// How long the steps took.
+/// The time of each step, and the size of the result.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct CompileTimes {
     pub parse_us: f64,
@@ -68,8 +68,8 @@ pub fn build(
 ) -> (Option<CompiledPlugin>, Vec<Diagnostic>) {
     let (began, read_before) = (Instant::now(), btf_read_time());
     let (program, mut problems) = ecode::check(&source.text, &machine);
-    // A process reads the kernel's types with its first plugin; this time does not count for the
-    // source.
+    // A process reads the kernel's types for its first plugin; leave out this time, which does not
+    // depend on the source.
     let parse_us = us(began) - micros(btf_read_time() - read_before);
     let Some(program) = program else { return (None, problems) };
     let began = Instant::now();
@@ -85,14 +85,15 @@ pub fn build(
     }
 }
 
-/// Checks a plugin that another process compiles, and prints its diagnostics.
+/// Checks a plugin that another process will compile, and prints its diagnostics.
 pub fn checked(source: &SourceFile, top: usize) -> Result<Program> {
     let (program, problems) = ecode::check(&source.text, &OffsetSource::ToCheck);
     print_problems(&problems, source, top)?;
     program.with_context(|| has_problems(source, &problems))
 }
 
-/// Compiles a valid plugin of which nothing but `on call` is loaded, and prints its diagnostics.
+/// Compiles a plugin of which only `on call` will be loaded, and prints its diagnostics. Fails if
+/// it has errors.
 pub fn built(source: &SourceFile, top: usize) -> Result<CompiledPlugin> {
     let (built, problems) = build(source, OffsetSource::ToCheck);
     print_problems(&problems, source, top)?;
@@ -104,22 +105,22 @@ pub fn has_problems(source: &SourceFile, problems: &[Diagnostic]) -> String {
 }
 
 impl CompiledPlugin {
-    /// Loads only its `on call`.
+    /// Loads only the handler of `on call`.
     pub fn load(&self, source: &SourceFile) -> Result<(LoadedPlugin, CompileTimes)> {
         self.timed(source, || LoadedPlugin::load(&self.object))
     }
 
-    /// Loads it for its hooks. `over` is the plugin that it replaces, and the memory that they
-    /// share.
+    /// Loads the plugin for its hooks. `replaced` is the plugin that it replaces, and the memory
+    /// that both share.
     pub fn load_at(
         &self,
         source: &SourceFile,
         hooks: &mut PluginHooks,
         gate: &Gate,
-        turn: ChainOrder,
-        over: Option<(&LoadedPlugin, &SharedMemory)>,
+        order: ChainOrder,
+        replaced: Option<(&LoadedPlugin, &SharedMemory)>,
     ) -> Result<(LoadedPlugin, CompileTimes)> {
-        self.timed(source, || LoadedPlugin::load_at(&self.object, hooks, gate, turn, over))
+        self.timed(source, || LoadedPlugin::load_at(&self.object, hooks, gate, order, replaced))
     }
 
     fn timed(

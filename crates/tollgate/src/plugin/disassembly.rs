@@ -31,7 +31,8 @@ struct ProgramRow<'a> {
     hook: &'a str,
     selected: &'a [String],
     section: &'a str,
-    listing: Vec<InstructionRow>,
+    #[serde(rename = "listing")]
+    disassembly: Vec<InstructionRow>,
 }
 
 #[derive(Serialize)]
@@ -66,15 +67,15 @@ pub fn build(arguments: &PluginCheckArguments) -> Result<ExitCode> {
 }
 
 fn row(program: &Compiled) -> ProgramRow<'_> {
-    let listing = program.disassemble().into_iter().map(|listed| InstructionRow {
-        at: listed.at,
-        line: listed.line,
-        column: listed.column,
-        bytes: listed.bytes.iter().map(|byte| format!("{byte:02x}")).collect(),
-        text: listed.text,
+    let disassembly = program.disassemble().into_iter().map(|instruction| InstructionRow {
+        at: instruction.at,
+        line: instruction.line,
+        column: instruction.column,
+        bytes: instruction.bytes.iter().map(|byte| format!("{byte:02x}")).collect(),
+        text: instruction.text,
     });
     let (hook, selected, section) = (&program.hook, &program.selected, program.section);
-    ProgramRow { hook, selected, section, listing: listing.collect() }
+    ProgramRow { hook, selected, section, disassembly: disassembly.collect() }
 }
 
 fn text(program: &Compiled, source: &SourceFile) -> String {
@@ -83,13 +84,13 @@ fn text(program: &Compiled, source: &SourceFile) -> String {
     let mut out = format!("{heading}: {instructions}, {}\n", program.section);
     let lines: Vec<_> = source.text.lines().collect();
     let mut shown = 0;
-    for listed in program.disassemble() {
-        if listed.line != shown {
-            shown = listed.line;
+    for instruction in program.disassemble() {
+        if instruction.line != shown {
+            shown = instruction.line;
             let line = lines.get((shown as usize).wrapping_sub(1)).map_or("", |line| line.trim());
             let _ = writeln!(out, "  {}:{shown}: {}", printable(&source.name), printable(line));
         }
-        let _ = writeln!(out, "    {:>5}: {}", listed.at, listed.text);
+        let _ = writeln!(out, "    {:>5}: {}", instruction.at, instruction.text);
     }
     out
 }

@@ -24,9 +24,9 @@ use crate::format::printable;
 use crate::output::print_message;
 use crate::source_file::SourceFile;
 
-/// Lines of output that are kept, of all plugins together.
+/// The most lines of output that are stored, for all plugins together.
 const MAX_LINES: usize = 10_000;
-/// The length of a name, which is an argument of commands.
+/// The most characters of a name, which is an argument of commands.
 const MAX_NAME_LEN: usize = 64;
 /// The network device was removed; a new device of the same name is another one.
 const DEVICE_GONE: &str = "its network device was removed: unload the plugin and load it again";
@@ -43,7 +43,7 @@ pub struct Plugins {
     all: Vec<RunningPlugin>,
     /// The latest lines of all plugins, in their order.
     lines: VecDeque<Line>,
-    /// How many lines there were before these.
+    /// The number of earlier lines, which are not stored any more.
     dropped_lines: u64,
     /// Lines that `tend` has not returned yet.
     new: Vec<Line>,
@@ -51,7 +51,7 @@ pub struct Plugins {
     lost: u64,
     /// The session whose tasks run the plugins at the hooks of the gate, or all sessions.
     session: u32,
-    /// Whether this session has a guard; other sessions' guards may be in the same gate.
+    /// Whether this session has a guard; another session may have one in the same gate.
     has_guard: bool,
 }
 
@@ -60,15 +60,15 @@ struct RunningPlugin {
     priority: i32,
     built: CompiledPlugin,
     plugin: LoadedPlugin,
-    told: u64,
-    /// Bytes of records at the last reading.
+    output_lines: u64,
+    /// The bytes of records that the last reading found.
     read_bytes: usize,
     /// The part of `lost` that was reported.
     lost_reported: u64,
     /// The value of `cut_short` when the plugin was linked.
     cut_short_before: u64,
-    /// Why it does not run any more.
-    taken_out: Option<String>,
+    /// Why the plugin was unlinked.
+    unlink_reason: Option<String>,
 }
 
 /// What the gate must do for a plugin: bits of [`wire::gate_mask`].
@@ -98,7 +98,7 @@ fn name_error(name: &str) -> String {
     )
 }
 
-/// The mask of a session that is going to run these plugins; prints their problems.
+/// Compiles the plugins of a session, prints their problems, and returns the mask that they need.
 pub fn mask(sources: &[SourceFile], top: usize, is_machine: bool, has_guard: bool) -> Result<u32> {
     let mut mask = 0;
     for source in sources {
@@ -161,7 +161,7 @@ impl Plugins {
 
     fn index_of(&self, name: &str) -> Result<usize> {
         match self.all.iter().position(|live| live.name == name) {
-            Some(place) => Ok(place),
+            Some(index) => Ok(index),
             None => match ecode::closest_name(name, self.all.iter().map(|live| live.name.as_str()))
             {
                 Some(near) => bail!("there is no plugin {name}; did you mean {near}?"),
@@ -208,8 +208,8 @@ impl Plugins {
     ) -> Result<LoadReport> {
         let built = compiled(source)?;
         extend(gate, required_mask(&built))?;
-        let turn = ChainOrder { session: self.session, priority };
-        let (plugin, times) = built.load_at(source, &mut self.hooks, gate, turn, None)?;
+        let order = ChainOrder { session: self.session, priority };
+        let (plugin, times) = built.load_at(source, &mut self.hooks, gate, order, None)?;
         let idle = never_run(&built, self.has_guard);
         let live = RunningPlugin::new(name, priority, built, plugin)?;
         let link_us = micros(live.plugin.link(None)?);
@@ -222,49 +222,49 @@ impl Plugins {
     }
 
     pub fn swap(&mut self, gate: &mut Gate, source: &SourceFile, name: &str) -> Result<LoadReport> {
-        let place = self.index_of(name)?;
+        let index = self.index_of(name)?;
         let built = compiled(source)?;
         extend(gate, required_mask(&built))?;
-        let old = &self.all[place];
+        let old = &self.all[index];
         ensure!(!old.plugin.is_device_gone(), "{name}: {DEVICE_GONE}");
-        let kept = StateTransfer::between(&old.built, &built);
-        let turn = ChainOrder { session: self.session, priority: old.priority };
+        let transfer = StateTransfer::between(&old.built, &built);
+        let order = ChainOrder { session: self.session, priority: old.priority };
         let (plugin, times) = built.load_at(
             source,
             &mut self.hooks,
             gate,
-            turn,
-            Some((&old.plugin, &kept.shared)),
+            order,
+            Some((&old.plugin, &transfer.shared)),
         )?;
-        kept.copy(old.plugin.data(), plugin.data());
+        transfer.copy(old.plugin.data(), plugin.data());
         let idle = never_run(&built, self.has_guard);
         let new = RunningPlugin::new(name, old.priority, built, plugin)?;
         let link_us = micros(new.plugin.link(Some(&old.plugin))?);
-        let mut old = std::mem::replace(&mut self.all[place], new);
-        // Its last output is not lost either.
-        let told = old.drain_output();
+        let mut old = std::mem::replace(&mut self.all[index], new);
+        // Read the last output of the old version before its buffer is gone.
+        let output = old.drain_output();
         old.plugin.retire(&mut self.hooks);
-        self.all[place].told = old.told;
-        self.append(name, told?);
-        let (name, not_kept, copied) = (name.to_owned(), kept.not_kept, kept.copied_names);
+        self.all[index].output_lines = old.output_lines;
+        self.append(name, output?);
+        let (name, not_kept, copied) = (name.to_owned(), transfer.not_kept, transfer.copied_names);
         let schema = "tollgate.plugin.swap/1".into();
         Ok(LoadReport { schema, name, times, link_us, not_kept, copied, idle })
     }
 
-    /// Unloads a plugin. Returns how long it took to unlink it, in microseconds.
+    /// Unloads a plugin. Returns the time to unlink it in microseconds.
     pub fn unload(&mut self, gate: &mut Gate, name: &str) -> Result<f64> {
-        let place = self.index_of(name)?;
-        let unlink_us = micros(self.all[place].plugin.unlink()?);
-        let mut live = self.all.remove(place);
+        let index = self.index_of(name)?;
+        let unlink_us = micros(self.all[index].plugin.unlink()?);
+        let mut live = self.all.remove(index);
         self.update_ownership(gate);
-        let told = live.drain_output();
+        let output = live.drain_output();
         live.plugin.retire(&mut self.hooks);
-        let noted = told.map(|told| self.append(name, told));
+        let noted = output.map(|output| self.append(name, output));
         self.append(name, vec![(now_ns(), PluginOutput::Unloaded { unlink_us })]);
         noted.map(|()| unlink_us)
     }
 
-    /// While the session has plugins, its tasks run these, and not those of an enclosing session.
+    /// While the session has plugins, its tasks run these, and not those of the parent session.
     fn update_ownership(&self, gate: &mut Gate) {
         if self.session != ALL_SESSIONS {
             gate.set_own_plugins(self.session, !self.all.is_empty());
@@ -316,8 +316,8 @@ impl Plugins {
     }
 
     pub fn lines(&self, name: Option<&str>) -> Result<Vec<&Line>> {
-        let is_asked_for = |line: &&Line| name.is_none_or(|name| line.plugin == name);
-        let lines: Vec<_> = self.lines.iter().filter(is_asked_for).collect();
+        let is_selected = |line: &&Line| name.is_none_or(|name| line.plugin == name);
+        let lines: Vec<_> = self.lines.iter().filter(is_selected).collect();
         // The lines of an unloaded plugin are still available.
         if let Some(name) = name.filter(|_| lines.is_empty()) {
             self.index_of(name)?;
@@ -328,7 +328,7 @@ impl Plugins {
     /// The output of a plugin, loaded or not, after the first `after` lines of all plugins.
     pub fn output_since(&self, name: &str, after: u64) -> Vec<&Line> {
         let new = self.lines.iter().skip(after.saturating_sub(self.dropped_lines) as usize);
-        new.filter(|line| line.plugin == name && line.told.is_plugin_output()).collect()
+        new.filter(|line| line.plugin == name && line.output.is_plugin_output()).collect()
     }
 
     pub fn open(&self, name: &str) -> Result<OpenReport> {
@@ -345,12 +345,12 @@ impl Plugins {
     pub fn tend(&mut self) -> Result<Vec<Line>> {
         let mut all = Vec::new();
         for live in &mut self.all {
-            let told = live.drain_output()?.into_iter().chain(live.unlink_if_faulting()?);
-            all.extend(told.map(|(at_ns, told)| (at_ns, live.name.clone(), told)));
+            let output = live.drain_output()?.into_iter().chain(live.unlink_if_faulting()?);
+            all.extend(output.map(|(at_ns, output)| (at_ns, live.name.clone(), output)));
         }
         all.sort_by_key(|(at_ns, ..)| *at_ns);
-        for (at_ns, name, told) in all {
-            self.append(&name, vec![(at_ns, told)]);
+        for (at_ns, name, output) in all {
+            self.append(&name, vec![(at_ns, output)]);
         }
         Ok(std::mem::take(&mut self.new))
     }
@@ -362,12 +362,12 @@ impl Plugins {
         if self.all.iter().any(is_filling) { usual / EARLY_TEND_FRACTION as u32 } else { usual }
     }
 
-    fn append(&mut self, name: &str, told: Vec<(u64, PluginOutput)>) {
-        for (at_ns, told) in told {
-            if let PluginOutput::Lost(records) = told {
+    fn append(&mut self, name: &str, output: Vec<(u64, PluginOutput)>) {
+        for (at_ns, output) in output {
+            if let PluginOutput::Lost(records) = output {
                 self.lost += records;
             }
-            let line = Line::new(name, at_ns, told);
+            let line = Line::new(name, at_ns, output);
             self.lines.push_back(line.clone());
             self.new.push(line);
         }
@@ -387,45 +387,46 @@ fn extend(gate: &mut Gate, mask: u32) -> Result<()> {
 impl RunningPlugin {
     fn new(name: &str, priority: i32, built: CompiledPlugin, plugin: LoadedPlugin) -> Result<Self> {
         let cut_short_before = plugin.faults()?.cut_short;
-        let (name, told, read_bytes, lost_told, taken_out) = (name.into(), 0, 0, 0, None);
+        let (name, output_lines, read_bytes, lost_reported, unlink_reason) =
+            (name.into(), 0, 0, 0, None);
         Ok(Self {
             name,
             priority,
             built,
             plugin,
-            told,
+            output_lines,
             read_bytes,
-            lost_reported: lost_told,
+            lost_reported,
             cut_short_before,
-            taken_out,
+            unlink_reason,
         })
     }
 
     fn drain_output(&mut self) -> Result<Vec<(u64, PluginOutput)>> {
         let records = self.plugin.records()?;
         self.read_bytes = records.iter().map(Vec::len).sum();
-        let mut told = decode_records(&self.built.program, &records)?;
-        self.told += told.len() as u64;
+        let mut output = decode_records(&self.built.program, &records)?;
+        self.output_lines += output.len() as u64;
         let lost = self.plugin.faults()?.lost;
         if lost > self.lost_reported {
-            told.push((now_ns(), PluginOutput::Lost(lost - self.lost_reported)));
+            output.push((now_ns(), PluginOutput::Lost(lost - self.lost_reported)));
             self.lost_reported = lost;
         }
-        Ok(told)
+        Ok(output)
     }
 
     fn unlink_if_faulting(&mut self) -> Result<Option<(u64, PluginOutput)>> {
         let cut_short = self.plugin.faults()?.cut_short - self.cut_short_before;
-        if cut_short < MAX_CUT_SHORT || self.taken_out.is_some() || !self.plugin.is_linked() {
+        if cut_short < MAX_CUT_SHORT || self.unlink_reason.is_some() || !self.plugin.is_linked() {
             return Ok(None);
         }
         self.plugin.unlink()?;
         let why = format!("its loops were cut short {cut_short} times");
-        self.taken_out = Some(why.clone());
-        Ok(Some((now_ns(), PluginOutput::TakenOut(why))))
+        self.unlink_reason = Some(why.clone());
+        Ok(Some((now_ns(), PluginOutput::Unlinked(why))))
     }
 
-    /// Its state; with `top`, also its memory with up to that many of each map's entries.
+    /// The state; with `top`, also the variables and up to that many of each map's entries.
     fn state(&self, top: Option<usize>) -> Result<PluginState> {
         let handlers = self.built.object.programs.iter().map(|program| HandlerState {
             hook: program.hook.clone(),
@@ -440,11 +441,14 @@ impl RunningPlugin {
             priority: self.priority,
             handlers: handlers.collect(),
             is_linked: self.plugin.is_linked() && !is_lost,
-            taken_out: self.taken_out.clone().or_else(|| is_lost.then(|| DEVICE_GONE.into())),
-            told: self.told,
+            unlink_reason: self
+                .unlink_reason
+                .clone()
+                .or_else(|| is_lost.then(|| DEVICE_GONE.into())),
+            output_lines: self.output_lines,
             variables,
             maps,
-            counted: self.plugin.faults()?.into(),
+            faults: self.plugin.faults()?.into(),
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Faults of a plugin at run time, and how often they occurred.
+//! The counts of a plugin's faults at run time.
 
 use ecode::Faults;
 use serde::{Deserialize, Serialize};
@@ -34,14 +34,14 @@ impl FaultCounts {
     }
 
     pub fn lines(self) -> Vec<String> {
-        let told = [
+        let counts = [
             (self.outside, "accesses outside an array"),
             (self.outside_packet, "reads outside a packet"),
             (self.cut_short, "loops cut short"),
             (self.full, "entries lost because a map was full"),
             (self.lost, "records lost because the buffer was full"),
         ];
-        let told = told.into_iter().filter(|(times, _)| *times > 0);
-        told.map(|(times, what)| format!("{} {what}", count(times))).collect()
+        let counts = counts.into_iter().filter(|(times, _)| *times > 0);
+        counts.map(|(times, what)| format!("{} {what}", count(times))).collect()
     }
 }

@@ -13,10 +13,10 @@ use super::records::{Line, PluginOutput};
 pub struct LogFollowers(Vec<LogFollower>);
 
 struct LogFollower {
-    /// The plugin to follow; none: all.
+    /// The plugin to follow; `None`: all plugins.
     plugin: Option<String>,
-    leader: EventSender,
-    /// The number of records that it missed because it was too slow, by plugin.
+    sender: EventSender,
+    /// The numbers of records that the follower was too slow for, by plugin.
     missed: BTreeMap<String, u64>,
 }
 
@@ -27,13 +27,13 @@ pub fn json(line: &Line) -> Result<Arc<str>> {
 
 impl LogFollowers {
     pub fn add(&mut self, plugin: Option<String>) -> EventReceiver {
-        let (leader, follower) = EventSender::new();
-        self.0.push(LogFollower { plugin, leader, missed: BTreeMap::new() });
+        let (sender, follower) = EventSender::new();
+        self.0.push(LogFollower { plugin, sender, missed: BTreeMap::new() });
         follower
     }
 
     pub fn remove_closed(&mut self) {
-        self.0.retain(|one| one.leader.is_followed());
+        self.0.retain(|one| one.sender.is_followed());
     }
 
     pub fn retire(&mut self, plugin: &str) {
@@ -42,23 +42,24 @@ impl LogFollowers {
 
     /// Sends a line of output to each follower of its plugin. A line for which a follower has no
     /// room is counted as missed.
-    pub fn send(&mut self, line: &Line) -> Result<()> {
+    pub fn publish(&mut self, line: &Line) -> Result<()> {
         let text = json(line)?;
         let follows = |one: &&mut LogFollower| {
             one.plugin.as_ref().is_none_or(|plugin| *plugin == line.plugin)
         };
         for one in self.0.iter_mut().filter(follows) {
             one.send_missed_counts()?;
-            // Output after a loss must not seem to come before it.
-            if !one.missed.is_empty() || !one.leader.send_line(&text) {
-                let records = if let PluginOutput::Lost(records) = line.told { records } else { 1 };
+            // The count of missed records precedes later output.
+            if !one.missed.is_empty() || !one.sender.send_line(&text) {
+                let records =
+                    if let PluginOutput::Lost(records) = line.output { records } else { 1 };
                 *one.missed.entry(line.plugin.clone()).or_default() += records;
             }
         }
         Ok(())
     }
 
-    /// Sends the counts of missed records, even if no further output comes.
+    /// Sends the counts of missed records, so that they arrive even if there is no further output.
     pub fn send_missed_counts(&mut self) -> Result<()> {
         self.0.iter_mut().try_for_each(LogFollower::send_missed_counts)
     }
@@ -67,7 +68,7 @@ impl LogFollowers {
 impl LogFollower {
     fn send_missed_counts(&mut self) -> Result<()> {
         while let Some((plugin, records)) = self.missed.first_key_value() {
-            if !self.leader.send_line(&json(&Line::new(
+            if !self.sender.send_line(&json(&Line::new(
                 plugin,
                 now_ns(),
                 PluginOutput::Lost(*records),

@@ -99,13 +99,13 @@ fn diagnostic_of_log(log: &str, line: usize, source: &SourceFile) -> Option<Diag
 /// "2 problems", "1 problem and 1 warning"
 pub fn problem_summary(problems: &[Diagnostic]) -> String {
     let warnings = problems.iter().filter(|problem| problem.severity == Severity::Warning).count();
-    let told = |count: usize, what| {
-        let told = number_of(count, what);
-        // The compiler reports no more than this.
-        if count >= MAX_DIAGNOSTICS { format!("at least {told}") } else { told }
+    let summary = |count: usize, what| {
+        let text = number_of(count, what);
+        // The compiler stops at this number.
+        if count >= MAX_DIAGNOSTICS { format!("at least {text}") } else { text }
     };
-    let errors = told(problems.len() - warnings, "problem");
-    if warnings == 0 { errors } else { format!("{errors} and {}", told(warnings, "warning")) }
+    let errors = summary(problems.len() - warnings, "problem");
+    if warnings == 0 { errors } else { format!("{errors} and {}", summary(warnings, "warning")) }
 }
 
 #[cfg(test)]

@@ -18,10 +18,11 @@ pub enum PluginOutput {
         name: String,
         members: Map<String, Value>,
     },
-    /// Number of records that were lost.
+    /// The number of records that were lost.
     Lost(u64),
     /// The plugin was unlinked, for this reason.
-    TakenOut(String),
+    #[serde(rename = "taken_out")]
+    Unlinked(String),
     Unloaded {
         unlink_us: f64,
     },
@@ -33,7 +34,7 @@ pub struct Line {
     pub plugin: String,
     pub time: String,
     #[serde(flatten)]
-    pub told: PluginOutput,
+    pub output: PluginOutput,
 }
 
 /// Decodes records, each with its time.
@@ -89,7 +90,7 @@ impl PluginOutput {
                     number_of(*records as usize, "record")
                 )
             }
-            Self::TakenOut(why) => {
+            Self::Unlinked(why) => {
                 format!("disabled: {why}; replace it with `tollgate plugin swap`")
             }
             Self::Unloaded { .. } => "unloaded".into(),
@@ -98,15 +99,15 @@ impl PluginOutput {
 }
 
 impl Line {
-    pub fn new(plugin: &str, at_ns: u64, told: PluginOutput) -> Self {
+    pub fn new(plugin: &str, at_ns: u64, output: PluginOutput) -> Self {
         let time = humantime::format_rfc3339_micros(wall_clock(at_ns)).to_string();
-        Self { plugin: plugin.into(), time, told }
+        Self { plugin: plugin.into(), time, output }
     }
 
     /// The line with the plugin's name, for a list with lines of several plugins.
     pub fn with_name(&self) -> String {
-        let by = if self.told.is_plugin_output() { "" } else { "tollgate: plugin " };
-        format!("{by}{}: {}", printable(&self.plugin), self.told.line())
+        let by = if self.output.is_plugin_output() { "" } else { "tollgate: plugin " };
+        format!("{by}{}: {}", printable(&self.plugin), self.output.line())
     }
 }
 
@@ -130,11 +131,11 @@ mod tests {
                 members: Map::from_iter([("n".into(), 1.into())]),
             },
             PluginOutput::Lost(2),
-            PluginOutput::TakenOut("why".into()),
+            PluginOutput::Unlinked("why".into()),
             PluginOutput::Unloaded { unlink_us: 1.5 },
         ];
-        for told in all {
-            let line = Line::new("it", 0, told);
+        for output in all {
+            let line = Line::new("it", 0, output);
             let text = serde_json::to_string(&line).expect("JSON");
             assert_eq!(serde_json::from_str::<Line>(&text).expect(&text), line);
         }

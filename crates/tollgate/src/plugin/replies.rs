@@ -35,7 +35,7 @@ pub fn reply(
             true.into()
         }
         PluginRequest::Open { name } => serde_json::to_value(plugins.open(&name)?)?,
-        PluginRequest::Told { name, after } => {
+        PluginRequest::OutputSince { name, after } => {
             serde_json::to_value(plugins.output_since(&name, after))?
         }
         PluginRequest::Log { name, follow } => {
@@ -53,10 +53,10 @@ pub fn reply(
 /// Sends new output to followers, and logs which plugins were unlinked.
 pub fn publish_output(plugins: &mut Plugins, followers: &mut LogFollowers) -> Result<()> {
     for line in plugins.tend()? {
-        followers.send(&line)?;
-        match line.told {
-            PluginOutput::TakenOut(_) => {
-                log_message(&format!("plugin {}: {}", line.plugin, line.told.line()))
+        followers.publish(&line)?;
+        match line.output {
+            PluginOutput::Unlinked(_) => {
+                log_message(&format!("plugin {}: {}", line.plugin, line.output.line()))
             }
             PluginOutput::Unloaded { .. } => followers.retire(&line.plugin),
             _ => {}

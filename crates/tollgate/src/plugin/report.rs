@@ -20,19 +20,21 @@ pub struct PluginState {
     pub name: String,
     pub priority: i32,
     pub handlers: Vec<HandlerState>,
-    /// Whether its hooks run it.
+    /// Whether the hooks run the plugin.
     pub is_linked: bool,
-    /// Why its hooks do not run it any more.
-    pub taken_out: Option<String>,
-    /// Lines of output by `print` and `emit` since it was loaded.
-    pub told: u64,
-    /// Omitted in a list, like the maps.
+    /// Why the plugin was unlinked from its hooks.
+    #[serde(rename = "taken_out")]
+    pub unlink_reason: Option<String>,
+    /// The number of lines by `print` and `emit` since the plugin was loaded.
+    #[serde(rename = "told")]
+    pub output_lines: u64,
+    /// A list omits the variables and the maps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub variables: Option<Vec<VariableState>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub maps: Option<Vec<MapState>>,
     #[serde(flatten)]
-    pub counted: FaultCounts,
+    pub faults: FaultCounts,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -160,7 +162,7 @@ impl PluginState {
     pub fn line(&self) -> String {
         let mut hooks: Vec<_> = self.handlers.iter().map(HandlerState::title).collect();
         hooks.dedup();
-        let how = match (&self.taken_out, self.is_linked) {
+        let how = match (&self.unlink_reason, self.is_linked) {
             (Some(why), _) => format!("disabled: {why}"),
             (None, true) => format!("priority {}", self.priority),
             (None, false) => "on demand".into(),
@@ -168,7 +170,7 @@ impl PluginState {
         format!("{:<20} {:<40} {how}\n", printable(&self.name), printable(&hooks.join(" ")))
     }
 
-    /// The text of its variables and maps.
+    /// The plugin's variables and maps as text.
     pub fn memory(&self, top: usize) -> String {
         let mut out = String::new();
         for variable in self.variables.iter().flatten() {
@@ -202,7 +204,7 @@ impl PluginState {
             }
             out += &and_more(map.entries, top, "entry");
         }
-        for line in self.counted.lines() {
+        for line in self.faults.lines() {
             out += &format!("{line}\n");
         }
         out

@@ -22,7 +22,7 @@ pub enum PluginRequest {
         name: String,
     },
     List,
-    /// With up to `top` of each map's entries.
+    /// Returns the state of a plugin, with up to `top` of each map's entries.
     Show {
         name: String,
         top: usize,
@@ -36,12 +36,13 @@ pub enum PluginRequest {
     Open {
         name: String,
     },
-    /// The output of a plugin after the first `after` lines of all plugins.
-    Told {
+    /// Returns the output of a plugin after the first `after` lines of all plugins.
+    #[serde(rename = "told")]
+    OutputSince {
         name: String,
         after: u64,
     },
-    /// The output of one plugin or of all; with `follow`, also new output.
+    /// Returns the output of one plugin or of all; with `follow`, also new output.
     Log {
         name: Option<String>,
         follow: bool,
@@ -65,7 +66,7 @@ pub struct LoadReport {
     pub name: String,
     #[serde(flatten)]
     pub times: CompileTimes,
-    /// How long it took to link it at all its hooks.
+    /// The time to link the plugin at all its hooks.
     pub link_us: f64,
     /// After a swap: what the new version did not receive from the old one, and why.
     pub not_kept: Vec<String>,
@@ -83,7 +84,7 @@ pub struct OpenReport {
     pub control: u32,
     pub variables: Variables,
     pub parameters: usize,
-    /// How many lines all plugins have output so far.
+    /// The number of lines that all plugins have written so far.
     pub lines: u64,
 }
 

@@ -87,7 +87,7 @@ impl ExtensionSetup for PluginSetup {
 struct PluginsInSession {
     plugins: Plugins,
     output: OutputTarget,
-    /// Those that are loaded when the session begins.
+    /// Plugins to load when the session begins.
     sources: Vec<SourceFile>,
 }
 
@@ -142,10 +142,10 @@ impl Extension for PluginsInSession {
     fn reply(&mut self, context: &mut SessionContext<'_>, request: Request) -> Result<Response> {
         // Earlier output does not belong to this request.
         self.tend(context)?;
-        let (asked, _) = request.parse()?;
+        let (request, _) = request.parse()?;
         match &mut self.output {
             OutputTarget::Followers(followers) => {
-                reply(&mut self.plugins, followers, context.gate, asked)
+                reply(&mut self.plugins, followers, context.gate, request)
             }
             OutputTarget::Stderr => anyhow::bail!("these plugins take no requests"),
         }

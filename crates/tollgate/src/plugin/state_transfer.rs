@@ -13,7 +13,7 @@ pub struct StateTransfer {
     copied: Vec<(usize, usize, usize)>,
     /// The names of the copied variables.
     pub copied_names: Vec<String>,
-    /// What is not transferred, and why.
+    /// What the swap does not transfer, and why.
     pub not_kept: Vec<String>,
 }
 
@@ -21,8 +21,8 @@ impl StateTransfer {
     pub fn between(old: &CompiledPlugin, new: &CompiledPlugin) -> Self {
         let mut not_kept = Vec::new();
         let maps = new.program.maps.iter().map(|map| {
-            let place = old.program.maps.iter().position(|other| other.name == map.name)?;
-            let other = &old.program.maps[place];
+            let index = old.program.maps.iter().position(|other| other.name == map.name)?;
+            let other = &old.program.maps[index];
             let is_same =
                 other.key == map.key && other.value == map.value && other.length == map.length;
             if !is_same {
@@ -31,7 +31,7 @@ impl StateTransfer {
                     map.name, other.key, other.value, other.length
                 ));
             }
-            is_same.then_some(place)
+            is_same.then_some(index)
         });
         let maps = maps.collect();
         let is_new_map = |name: &String| new.program.maps.iter().any(|map| map.name == *name);
@@ -76,7 +76,7 @@ impl StateTransfer {
     }
 }
 
-/// The offsets of variables follow from these.
+/// The names and types of the variables, which determine their offsets.
 fn memory_layout(built: &CompiledPlugin) -> Vec<(&str, &Type, bool)> {
     let globals = built.program.globals.iter();
     globals.map(|global| (global.name.as_str(), &global.ty, global.is_const)).collect()
@@ -116,10 +116,10 @@ mod tests {
              map<u32, u64> more[2];
             u64 wider; u32 kept, fresh; struct s point; const u32 limit = 2; on call {}",
         );
-        let kept = StateTransfer::between(&old, &new);
-        assert_eq!(kept.shared.maps, [Some(1), None, None]);
+        let transfer = StateTransfer::between(&old, &new);
+        assert_eq!(transfer.shared.maps, [Some(1), None, None]);
         assert_eq!(
-            kept.not_kept,
+            transfer.not_kept,
             [
                 "map `hits`: it was map<unsigned int, unsigned long>[4] before",
                 "map `lost`: the new version has no map of this name",
@@ -128,8 +128,8 @@ mod tests {
                 "`point`: its type was struct s before",
             ]
         );
-        assert_eq!(kept.copied_names, ["kept"]);
-        assert!(!kept.shared.data);
+        assert_eq!(transfer.copied_names, ["kept"]);
+        assert!(!transfer.shared.data);
         let same = StateTransfer::between(&old, &old);
         assert!(same.shared.data && same.not_kept.is_empty() && same.copied_names.is_empty());
         assert_eq!(same.shared.maps, [Some(0), Some(1), Some(2)]);

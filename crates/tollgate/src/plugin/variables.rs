@@ -19,14 +19,14 @@ pub struct VariableInfo {
     pub name: String,
     /// The type as in the source.
     #[serde(rename = "type")]
-    pub of: String,
+    pub type_name: String,
     /// The offset in the memory of all variables.
     pub offset: u32,
     pub bytes: u32,
-    /// The width of a number.
+    /// The width of a number; `None` for other types.
     pub bits: Option<u8>,
     pub is_signed: bool,
-    /// The variable is an array of bytes.
+    /// Whether the variable is an array of bytes.
     pub is_bytes: bool,
 }
 
@@ -40,7 +40,7 @@ impl Variables {
             let number = global.ty.integer();
             VariableInfo {
                 name: global.name.clone(),
-                of: global.ty.to_string(),
+                type_name: global.ty.to_string(),
                 offset: *offset,
                 bytes: global.ty.size() as u32,
                 bits: number.map(|number| number.bits),
@@ -61,16 +61,16 @@ impl Variables {
         ensure!(
             variable.is_bytes,
             "`{name}` has type {}; it must be an array of bytes",
-            variable.of
+            variable.type_name
         );
         Ok(variable)
     }
 
     fn number(&self, name: &str) -> Result<(&VariableInfo, Integer)> {
         let variable = self.of_name(name)?;
-        let bits = variable
-            .bits
-            .with_context(|| format!("`{name}` has type {}; it must be a number", variable.of))?;
+        let bits = variable.bits.with_context(|| {
+            format!("`{name}` has type {}; it must be a number", variable.type_name)
+        })?;
         Ok((variable, Integer { bits, is_signed: variable.is_signed }))
     }
 
@@ -80,11 +80,11 @@ impl Variables {
         let (variable, of) = self.number(name)?;
         let bits = bits(value).with_context(|| format!("{value} is not an integer"))?;
         let is_negative = value.as_i64().is_some_and(i64::is_negative);
-        let way = if is_negative { "small" } else { "large" };
+        let direction = if is_negative { "small" } else { "large" };
         ensure!(
             of.holds(bits, is_negative),
-            "{value} is too {way} for `{name}`, of type {}",
-            variable.of
+            "{value} is too {direction} for `{name}`, of type {}",
+            variable.type_name
         );
         Ok(bits)
     }
@@ -110,7 +110,7 @@ impl Variables {
             self.set("input_length", &input.len().into(), data)?;
         }
         if with.output_data.is_some() {
-            // Checked before the call, so that no work is wasted.
+            // Check this before the call, so that no work is wasted.
             self.array("output")?;
             self.number("output_length")?;
         }
@@ -119,14 +119,15 @@ impl Variables {
 
     /// Writes the contents of `output` after a call.
     pub fn read_output(&self, to: &Path, data: &Data) -> Result<()> {
-        let (array, (place, of)) = (self.array("output")?, self.number("output_length")?);
+        let (array, (length_variable, of)) = (self.array("output")?, self.number("output_length")?);
         let mut word = [0; 8];
-        word[..place.bytes as usize]
-            .copy_from_slice(&data.read(place.offset as usize, place.bytes as usize));
+        word[..length_variable.bytes as usize].copy_from_slice(
+            &data.read(length_variable.offset as usize, length_variable.bytes as usize),
+        );
         let length = of.extend(u64::from_le_bytes(word));
         if length > u64::from(array.bytes) {
-            let told = if of.is_signed { (length as i64).to_string() } else { length.to_string() };
-            bail!("`output_length` is {told}, but `output` has {} bytes", array.bytes);
+            let shown = if of.is_signed { (length as i64).to_string() } else { length.to_string() };
+            bail!("`output_length` is {shown}, but `output` has {} bytes", array.bytes);
         }
         Output::open(Some(to), Output::Stdout)?
             .write_bytes(&data.read(array.offset as usize, length as usize))

@@ -71,7 +71,7 @@ pub fn check(arguments: &ServiceCheckArguments) -> Result<ExitCode> {
         Ok(_) => {}
         Err(problems) => {
             if !result.json {
-                tell(&problems, &source, result.top)?;
+                print_problems(&problems, &source, result.top)?;
             }
             bail!("{} has {}", printable(&source.name), number_of(problems.len(), "problem"));
         }
@@ -79,7 +79,7 @@ pub fn check(arguments: &ServiceCheckArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn tell(problems: &[Problem], source: &SourceFile, top: usize) -> Result<()> {
+fn print_problems(problems: &[Problem], source: &SourceFile, top: usize) -> Result<()> {
     let shown = sanitized(&source.text);
     for problem in problems.iter().take(top) {
         print_message(&excerpt(problem, &source.name, &shown))?;
@@ -111,8 +111,8 @@ fn document<'a>(
             name: rule.name.as_deref(),
             priority: rule.priority,
             on: rule.events.iter().map(|event| event.name()).collect(),
-            when: render::conditions(&rule.when, &file.tree).into_iter().collect(),
-            then: render::as_toml(rule.then, &file.tree),
+            when: render::conditions(&rule.conditions, &file.tree).into_iter().collect(),
+            then: render::as_toml(rule.action, &file.tree),
         })
     });
     let look_ups = file.into_iter().flat_map(|file| {
@@ -131,7 +131,7 @@ fn document<'a>(
 
 fn notes(file: &RuleFile, source: &SourceFile) -> Vec<Note> {
     let of_script = |rule: &Rule| {
-        let exe = rule.when.exe.as_ref()?;
+        let exe = rule.conditions.exe.as_ref()?;
         let first = shebang(exe)?;
         let message =
             format!("{exe} is a script ({first}); exe is compared with its interpreter instead");
@@ -174,13 +174,13 @@ fn text(file: &RuleFile, source: &SourceFile, top: usize) -> String {
     let shown: Vec<_> = rules
         .iter()
         .take(top)
-        .map(|rule| (rule, render::directive(rule.then, &file.tree)))
+        .map(|rule| (rule, render::action(rule.action, &file.tree)))
         .collect();
     let width = shown.iter().map(|(_, then)| then.chars().count()).max().unwrap_or(0);
     let _ = writeln!(out, "{:>6} {:>8}  {:<15}  {:<width$}  if", "line", "priority", "on", "then");
     for (rule, then) in shown {
         let events: Vec<_> = rule.events.iter().map(|event| event.name()).collect();
-        let conditions = render::conditions(&rule.when, &file.tree);
+        let conditions = render::conditions(&rule.conditions, &file.tree);
         let conditions: Vec<_> =
             conditions.iter().map(|(key, value)| format!("{key} {}", printable(value))).collect();
         let name = rule.name.as_ref().map(|name| format!("  ({})", printable(name)));

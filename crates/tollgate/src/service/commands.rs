@@ -9,7 +9,7 @@ use super::arguments::{
     ApplyArguments, AssignArguments, ExplainArguments, ExplainTarget, ReportArguments,
     ServiceListArguments,
 };
-use super::format::{bytes, indented, moves};
+use super::format::{bytes, indented, migrations};
 use super::requests::{
     ExplainedEnd, ExplainedRule, ExplainedThread, Explanation, List, RequestedTask, RuleText,
     ServiceReport, ServiceRequest, SocketExplanation, SocketProcess,
@@ -126,14 +126,14 @@ pub fn text(report: &ServiceReport, top: usize) -> String {
         duration(report.kernel_cpu_ns),
         share(report.kernel_cpu_ns, report.machine_cpu_ns)
     );
-    out.push_str(&moves(&report.moves));
-    for row in report.services.iter().filter(|row| row.used.overlaps > 0).take(top) {
+    out.push_str(&migrations(&report.migrations));
+    for row in report.services.iter().filter(|row| row.used.shared_replies > 0).take(top) {
         let _ = writeln!(
             out,
             "{}: its threads sent {} to other services while working for it; part of its usage \
             may belong to those services",
             printable(&row.name),
-            number_of(row.used.overlaps as usize, "reply")
+            number_of(row.used.shared_replies as usize, "reply")
         );
     }
     out
@@ -224,19 +224,19 @@ fn end_line(end: &ExplainedEnd) -> String {
         },
     );
     let rule = end.rule.as_ref().map_or_else(String::new, |rule| {
-        format!("; receivers are assigned by {}", rule_place(rule))
+        format!("; receivers are assigned by {}", rule_position(rule))
     });
     format!("{} {}{role}, {sends}{rule}", end.socket, processes(&end.processes))
 }
 
-fn rule_place(rule: &ExplainedRule) -> String {
+fn rule_position(rule: &ExplainedRule) -> String {
     let name = rule.name.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
-    let former = if rule.is_former { " (in an earlier file)" } else { "" };
-    format!("{}:{}{name}{former}", rule.file, rule.line)
+    let previous = if rule.is_previous { " (in an earlier file)" } else { "" };
+    format!("{}:{}{name}{previous}", rule.file, rule.line)
 }
 
 fn sentence(thread: &ExplainedThread) -> String {
-    let rule = thread.rule.as_ref().map(rule_place);
+    let rule = thread.rule.as_ref().map(rule_position);
     let by = rule.as_ref().map_or_else(String::new, |rule| format!(", by {rule}"));
     let ago = duration(thread.since_ns);
     let why = match thread.why.as_str() {

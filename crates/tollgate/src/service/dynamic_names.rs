@@ -6,10 +6,10 @@ use identity::cgroup::Cgroups;
 use kernel::service::service_maps::{DynamicKey, DynamicService, Member};
 use kernel::wire;
 
-/// The kernel side knows units and programs by hashes; their names come from a present member, or
-/// from the first one.
+/// The name of a dynamic service. The kernel side has only hashes of units and programs; their
+/// names come from a current member, or from the first one.
 pub fn dynamic_name(started: &DynamicService, members: &[Member]) -> String {
-    // Members that a rule put into the service, not the processes that these started.
+    // Members that a rule bound to the service, not the processes that these started.
     let is_its = |member: &&Member| {
         member.service == started.number && u32::from(member.why) != wire::WHY_FORKED
     };

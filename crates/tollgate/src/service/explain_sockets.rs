@@ -102,8 +102,8 @@ pub fn listeners(wanted: &Listen, owners: &SocketOwners) -> Vec<ExplainedListene
         .collect()
 }
 
-/// Documentation/networking/proc_net_tcp.rst: "sl local_address rem_address st … inode"; the
-/// address is in words of the host's byte order.
+/// Parses "sl local_address rem_address st … inode", with addresses in words of the host's byte
+/// order (Documentation/networking/proc_net_tcp.rst).
 fn tcp_listener(line: &str) -> Option<(SocketName, u64)> {
     const LISTEN: &str = "0A";
     let fields: Vec<_> = line.split_whitespace().collect();
@@ -123,7 +123,8 @@ fn tcp_listener(line: &str) -> Option<(SocketName, u64)> {
     Some((SocketName::Internet(address), fields.get(9)?.parse().ok()?))
 }
 
-/// "Num RefCount Protocol Flags Type St Inode Path"; include/uapi/linux/net.h, __SO_ACCEPTCON
+/// Parses "Num RefCount Protocol Flags Type St Inode Path". The flag of a listener is
+/// __SO_ACCEPTCON (include/uapi/linux/net.h).
 fn unix_listener(line: &str) -> Option<(SocketName, u64)> {
     const ACCEPTS: &str = "00010000";
     let mut fields = line.split_whitespace();
@@ -143,8 +144,8 @@ fn name_of(record: &wire::service_socket_record) -> SocketName {
     SocketName::Unix(wire::text(&record.name))
 }
 
-/// The connections that have this end, each with those of its ends that a thread has sent or
-/// received by.
+/// The connections that have this end. Each has those of its ends through which a thread has sent
+/// or received.
 pub fn connections(
     records: Vec<wire::service_socket_record>,
     wanted: &Listen,

@@ -36,8 +36,9 @@ struct ActiveRules {
     rules: Vec<(usize, Option<String>)>,
 }
 
-/// Previous rulesets that are kept, to name the rules that decided about a thread or a socket.
-const FORMER: usize = 16;
+/// The most previous rulesets that are stored, to name the rules that decided about a thread or a
+/// socket.
+const MAX_PREVIOUS: usize = 16;
 
 /// The processes and threads that work for a service.
 #[derive(Default)]
@@ -55,16 +56,16 @@ impl Workers {
 
 pub struct Services {
     kernel: kernel::service::service_maps::KernelServices,
-    /// The file that `apply` reads again if it is given none.
+    /// The file that `apply` reads again if the request has none.
     path: PathBuf,
     registry: ServiceRegistry,
     active: ActiveRules,
     /// Previous rulesets, the latest last.
     previous: VecDeque<ActiveRules>,
     limiter: Limiter,
-    /// Usage of removed services, by the successor of each.
+    /// Usage of removed services, by their successors.
     inherited_usage: BTreeMap<u16, ServiceUsage>,
-    told: BTreeMap<u16, ServiceUsage>,
+    reported_usage: BTreeMap<u16, ServiceUsage>,
     since: SystemTime,
     began: Instant,
     busy_ns: u64,
@@ -85,13 +86,13 @@ impl Services {
         path: PathBuf,
         source: &SourceFile,
     ) -> Result<Self> {
-        let mut numbers = ServiceRegistry::default();
-        // The kernel side has these from the beginning.
-        numbers.update(&Tree::default())?;
+        let mut registry = ServiceRegistry::default();
+        // The kernel side has the root and `shared` from the beginning.
+        registry.update(&Tree::default())?;
         let mut services = Self {
             kernel: kernel::service::service_maps::KernelServices::start(gate, session)?,
             path,
-            registry: numbers,
+            registry,
             active: ActiveRules {
                 ruleset: 0,
                 since_ns: now_ns(),
@@ -101,7 +102,7 @@ impl Services {
             previous: VecDeque::new(),
             limiter: Limiter::start(gate)?,
             inherited_usage: BTreeMap::new(),
-            told: BTreeMap::new(),
+            reported_usage: BTreeMap::new(),
             since: SystemTime::now(),
             began: Instant::now(),
             busy_ns: busy_ns(),
@@ -112,7 +113,7 @@ impl Services {
     }
 
     /// Handles a request of a process.
-    pub fn answer(
+    pub fn reply(
         &mut self,
         gate: &mut Gate,
         process: u32,
@@ -174,52 +175,52 @@ impl Services {
     fn activate(&mut self, gate: &mut Gate, source: &SourceFile) -> Result<()> {
         let file = parsed(source)?;
         self.register_dynamic(gate)?;
-        let mut numbers = self.registry.clone();
-        let change = numbers.update(&file.tree)?;
-        let book = wire_ruleset(&file, service_maps::salt(gate), &numbers)?;
+        let mut registry = self.registry.clone();
+        let change = registry.update(&file.tree)?;
+        let ruleset = wire_ruleset(&file, service_maps::salt(gate), &registry)?;
         for number in &change.added {
             self.kernel.add(gate, *number)?;
         }
         let before = (self.limiter.own().clone(), self.limiter.at_end());
-        let own = own_limits(&file, &numbers);
-        let limited = self.limiter.activate(&self.kernel, &numbers, own, file.at_end);
-        let number = match limited.and_then(|()| Ok(self.kernel.activate(gate, &book)?)) {
+        let own = own_limits(&file, &registry);
+        let limited = self.limiter.activate(&self.kernel, &registry, own, file.at_end);
+        let number = match limited.and_then(|()| Ok(self.kernel.activate(gate, &ruleset)?)) {
             Ok(number) => number,
             Err(error) => {
                 self.restore_limits(before);
                 return Err(error);
             }
         };
-        self.registry = numbers;
+        self.registry = registry;
         let started = self.kernel.dynamic_services(gate)?;
-        for (number, heir) in self.registry.gone() {
+        for (number, successor) in self.registry.removed() {
             match started.iter().find(|started| started.number == number) {
-                Some(started) => self.kernel.remove_dynamic_service(gate, started, heir),
-                None => self.kernel.set_successor(number, heir),
+                Some(started) => self.kernel.remove_dynamic_service(gate, started, successor),
+                None => self.kernel.set_successor(number, successor),
             }
         }
-        // Once every processor has been waited for, no thread charges the removed services any
-        // more.
+        // Once every processor has left the gate's programs, no thread charges the removed services
+        // any more.
         kernel::cpus::wait_for_all();
         let accounts = self.kernel.accounts(gate)?;
-        for (number, heir) in &change.gone {
+        for (number, successor) in &change.removed {
             // A service of the same name that comes back later starts from zero.
-            self.told.remove(number);
+            self.reported_usage.remove(number);
             let used = accounts.get(number).copied().unwrap_or_default();
-            self.inherited_usage.entry(*heir).or_default().add(used);
+            self.inherited_usage.entry(*successor).or_default().add(used);
             if let Some(more) = self.inherited_usage.remove(number) {
-                self.inherited_usage.entry(*heir).or_default().add(more);
+                self.inherited_usage.entry(*successor).or_default().add(more);
             }
         }
         let rules = file.ruleset.rules().iter();
-        let in_force = ActiveRules {
+        let active = ActiveRules {
             ruleset: number,
             since_ns: now_ns(),
             file: source.name.clone(),
             rules: rules.map(|rule| (source.line(rule.span.start), rule.name.clone())).collect(),
         };
-        self.previous.push_back(std::mem::replace(&mut self.active, in_force));
-        self.previous.drain(..self.previous.len().saturating_sub(FORMER));
+        self.previous.push_back(std::mem::replace(&mut self.active, active));
+        self.previous.drain(..self.previous.len().saturating_sub(MAX_PREVIOUS));
         Ok(())
     }
 
@@ -236,7 +237,7 @@ impl Services {
             let below = self.registry.successor(started.parent);
             let value = dynamic_names::dynamic_name(&started, &members);
             let mut name = format!("{}:{value}", self.registry.get(below).name);
-            // The name is that of another program's service: the file at the path was replaced, or
+            // Another program's service has this name: the file at the path was replaced, or
             // another mount namespace has a file with the same path.
             if self.registry.find(&name).is_some() {
                 name = format!("{name}#{}", started.number);
@@ -265,12 +266,11 @@ impl Services {
                 .or_default()
                 .add(member.uncharged);
         }
-        for (number, figures) in &mut all {
-            // The usage of a thread that was charged between the two readings is in neither of
-            // them.
-            let before = self.told.get(number).copied().unwrap_or_default();
-            *figures = figures.non_negative().monotonic_from(before);
-            self.told.insert(*number, *figures);
+        for (number, usage) in &mut all {
+            // Neither reading has the usage of a thread that was charged between them.
+            let before = self.reported_usage.get(number).copied().unwrap_or_default();
+            *usage = usage.non_negative().monotonic_from(before);
+            self.reported_usage.insert(*number, *usage);
         }
         all
     }
@@ -278,14 +278,14 @@ impl Services {
     /// The own usage of each service, and all members.
     fn used(&mut self, gate: &Gate) -> Result<(BTreeMap<u16, ServiceUsage>, Vec<Member>)> {
         self.register_dynamic(gate)?;
-        // Reads the accounts first: a charge in between is then in neither reading, instead of in
+        // Read the accounts first: a charge in between is then in neither reading, instead of in
         // both.
         let accounts = self.kernel.accounts(gate)?;
         let mut members = self.kernel.members()?;
-        // Members of a service that was created since are reported the next time.
-        let numbers = &self.registry;
+        // The next report has the members of services that were created since.
+        let registry = &self.registry;
         members.retain(|member| {
-            [member.service, member.uncharged_for].iter().all(|one| numbers.is_known(*one))
+            [member.service, member.uncharged_for].iter().all(|one| registry.is_known(*one))
         });
         Ok((self.usage_by_service(accounts, &members), members))
     }
@@ -303,9 +303,9 @@ impl Services {
     }
 
     pub fn report(&mut self, gate: &Gate, losses: BTreeMap<String, u64>) -> Result<ServiceReport> {
-        let (figures, members) = self.used(gate)?;
+        let (usage, members) = self.used(gate)?;
         let machine_cpu_ns = busy_ns().saturating_sub(self.busy_ns);
-        let cpu_ns: u64 = figures.values().map(|figures| figures.cpu_ns).sum();
+        let cpu_ns: u64 = usage.values().map(|usage| usage.cpu_ns).sum();
         let workers = self.workers(&members);
         let rows = self.registry.in_tree_order().into_iter().map(|(number, depth)| {
             let counts = self.limiter.counts(number);
@@ -319,7 +319,7 @@ impl Services {
                 threads: own.map_or(0, |own| own.threads),
                 sockets: counts.sockets,
                 refused: counts.refused + counts.rebound,
-                used: figures.get(&number).copied().unwrap_or_default().into(),
+                used: usage.get(&number).copied().unwrap_or_default(),
             }
         });
         Ok(ServiceReport {
@@ -331,7 +331,7 @@ impl Services {
             services: rows.collect(),
             machine_cpu_ns,
             kernel_cpu_ns: machine_cpu_ns.saturating_sub(cpu_ns),
-            moves: self.limiter.moves().into(),
+            migrations: self.limiter.migrations().into(),
             losses,
         })
     }
@@ -354,7 +354,7 @@ impl Services {
         shared
     }
 
-    /// Periodic work.
+    /// Does the periodic work.
     pub fn tend(&mut self) -> Result<()> {
         self.limiter.tend()
     }
@@ -400,13 +400,13 @@ impl Services {
         if who.number == std::process::id() {
             bail!("process {} is this daemon, which cannot be assigned to a service", who.number);
         }
-        // The thread is migrated before it belongs to the service, so that what it starts then is
-        // under the limits.
+        // Migrate the thread before it belongs to the service, so that what it starts then is under
+        // the limits.
         let found = members()?;
-        let placed = found.iter().try_for_each(|member| {
+        let migrated = found.iter().try_for_each(|member| {
             self.limiter.migrate(&self.kernel, member, number, &self.registry)
         });
-        if let Err(error) = placed {
+        if let Err(error) = migrated {
             for member in &found {
                 // The member may not have been migrated at all.
                 let _ = self.limiter.migrate(&self.kernel, member, member.service, &self.registry);
@@ -415,26 +415,26 @@ impl Services {
                 error.context(format!("cannot put {} under the limits of {service}", who.number))
             );
         }
-        // Includes threads that were started meanwhile, or that have executed another program.
-        let mut given = BTreeSet::new();
-        for _ in 0..ROUNDS {
+        // Include threads that were started meanwhile, or that have executed another program.
+        let mut assigned = BTreeSet::new();
+        for _ in 0..MAX_ROUNDS {
             let mut left = members()?;
-            left.retain(|member| !given.contains(&member.pid));
+            left.retain(|member| !assigned.contains(&member.pid));
             if left.is_empty() {
                 break;
             }
             left.retain(|member| self.kernel.assign(member, number));
-            given.extend(left.iter().map(|member| member.pid));
+            assigned.extend(left.iter().map(|member| member.pid));
         }
-        if given.is_empty() {
+        if assigned.is_empty() {
             return Err(who.not_found());
         }
-        Ok(given.len())
+        Ok(assigned.len())
     }
 }
 
-/// A bound, so that a process that starts threads all the time does not keep this loop running.
-const ROUNDS: usize = 10;
+/// A process that starts threads all the time must not keep this loop running.
+const MAX_ROUNDS: usize = 10;
 
 /// A process, or one thread.
 #[derive(Clone, Copy)]
@@ -461,7 +461,7 @@ impl TaskId {
     }
 }
 
-/// Resolves the requested task; `process` is the one that sent the request.
+/// Resolves the requested task. `process` sent the request.
 fn task_id_of(who: RequestedTask, process: u32) -> Result<TaskId> {
     let number = match who {
         RequestedTask::OwnProcess => process,
@@ -477,22 +477,22 @@ fn task_id_of(who: RequestedTask, process: u32) -> Result<TaskId> {
 }
 
 /// The file's limits by the numbers of their services.
-fn own_limits(file: &RuleFile, numbers: &ServiceRegistry) -> BTreeMap<u16, OwnLimits> {
+fn own_limits(file: &RuleFile, registry: &ServiceRegistry) -> BTreeMap<u16, OwnLimits> {
     let own = file.limits.iter().map(|(id, limits)| {
         let works_for = match limits.over_limit {
-            service::OverLimit::WorksFor(other) => Some(numbers.of(&file.tree, other)),
+            service::OverLimit::WorksFor(other) => Some(registry.of(&file.tree, other)),
             service::OverLimit::Fails(_) => None,
         };
-        (numbers.of(&file.tree, *id), OwnLimits { limits: limits.clone(), works_for })
+        (registry.of(&file.tree, *id), OwnLimits { limits: limits.clone(), works_for })
     });
     own.collect()
 }
 
 /// What the gate must do for a file's rules: bits of [`wire::gate_mask`].
 pub fn mask(file: &RuleFile) -> u32 {
-    let asks_of_files =
+    let has_file_rules =
         file.ruleset.rules().iter().any(|rule| rule.events.contains(&RuleEvent::Open));
-    if asks_of_files { wire::SERVICE | wire::SERVICE_FILES } else { wire::SERVICE }
+    if has_file_rules { wire::SERVICE | wire::SERVICE_FILES } else { wire::SERVICE }
 }
 
 fn why(why: u8) -> &'static str {
@@ -517,61 +517,74 @@ fn why(why: u8) -> &'static str {
 fn wire_ruleset(
     file: &RuleFile,
     salt: u64,
-    numbers: &ServiceRegistry,
+    registry: &ServiceRegistry,
 ) -> Result<service_maps::KernelRuleset> {
-    let keys =
-        HashedRuleset::new(&file.ruleset, salt, |id| numbers.of(&file.tree, id)).ok().context(
+    let hashed =
+        HashedRuleset::new(&file.ruleset, salt, |id| registry.of(&file.tree, id)).ok().context(
             "the rules have more combinations of conditions than are possible for one event",
         )?;
-    let sets = keys.tuples.iter().map(|set| wire::service_tuple {
-        fields: set.fields,
-        cgroup_depth: set.cgroup_depth,
-        client_family: set.client.0,
-        client_bits: set.client.1,
-        file_depth: set.file_depth,
+    let tuples = hashed.tuples.iter().map(|tuple| wire::service_tuple {
+        fields: tuple.fields,
+        cgroup_depth: tuple.cgroup_depth,
+        client_family: tuple.client.0,
+        client_bits: tuple.client.1,
+        file_depth: tuple.file_depth,
         ..Default::default()
     });
-    let rules =
-        keys.rules.iter().map(|key| (key.set, key.hash, wire_rule(file, key.precedence, numbers)));
-    let fields = file.ruleset.rules().iter().map(|rule| match rule.then {
-        RuleAction::CreatesBelow { each: SplitBy::Exe, .. } => wire::FIELD_EXE,
-        RuleAction::CreatesBelow { each: SplitBy::Unit, .. } => wire::FIELD_UNIT,
+    let rules = hashed
+        .rules
+        .iter()
+        .map(|rule| (rule.tuple, rule.hash, wire_rule(file, rule.precedence, registry)));
+    let fields = file.ruleset.rules().iter().map(|rule| match rule.action {
+        RuleAction::StartsDynamic { split: SplitBy::Exe, .. } => wire::FIELD_EXE,
+        RuleAction::StartsDynamic { split: SplitBy::Unit, .. } => wire::FIELD_UNIT,
         _ => 0,
     });
     let fields = fields.fold(0, |all, one| all | one);
     Ok(service_maps::KernelRuleset {
         fields,
-        tuples: sets.collect(),
+        tuples: tuples.collect(),
         rules: rules.collect(),
-        tuples_by_event: keys.tuples_by_event,
+        tuples_by_event: hashed.tuples_by_event,
     })
 }
 
-fn wire_rule(file: &RuleFile, place: usize, numbers: &ServiceRegistry) -> wire::service_rule {
-    let rule = &file.ruleset.rules()[place];
-    let number = |tree: &Tree, id| numbers.of(tree, id);
-    let (then, service) = match rule.then {
+fn wire_event(event: RuleEvent) -> u32 {
+    match event {
+        RuleEvent::Fork => wire::EVENT_FORK,
+        RuleEvent::Exec => wire::EVENT_EXEC,
+        RuleEvent::Found => wire::EVENT_ATTACH,
+        RuleEvent::User => wire::EVENT_USER,
+        RuleEvent::Receive => wire::EVENT_RECEIVE,
+        RuleEvent::Open => wire::EVENT_OPEN,
+    }
+}
+
+fn wire_rule(file: &RuleFile, precedence: usize, registry: &ServiceRegistry) -> wire::service_rule {
+    let rule = &file.ruleset.rules()[precedence];
+    let number = |tree: &Tree, id| registry.of(tree, id);
+    let (action, service) = match rule.action {
         RuleAction::BelongsTo(id) => (wire::ACTION_BELONGS, number(&file.tree, id)),
         RuleAction::Inherits => (wire::ACTION_INHERITS, 0),
         RuleAction::AdoptsPeer => (wire::ACTION_ADOPTS_PEER, 0),
-        RuleAction::CreatesBelow { below, .. } => (wire::ACTION_CREATES, number(&file.tree, below)),
+        RuleAction::StartsDynamic { parent, .. } => {
+            (wire::ACTION_CREATES, number(&file.tree, parent))
+        }
     };
-    let each = match rule.then {
-        RuleAction::CreatesBelow { each: SplitBy::User, .. } => wire::SPLIT_USER,
-        RuleAction::CreatesBelow { each: SplitBy::Unit, .. } => wire::SPLIT_UNIT,
-        RuleAction::CreatesBelow { each: SplitBy::Exe, .. } => wire::SPLIT_EXE,
-        RuleAction::CreatesBelow { each: SplitBy::Client, .. } => wire::SPLIT_CLIENT,
+    let split = match rule.action {
+        RuleAction::StartsDynamic { split: SplitBy::User, .. } => wire::SPLIT_USER,
+        RuleAction::StartsDynamic { split: SplitBy::Unit, .. } => wire::SPLIT_UNIT,
+        RuleAction::StartsDynamic { split: SplitBy::Exe, .. } => wire::SPLIT_EXE,
+        RuleAction::StartsDynamic { split: SplitBy::Client, .. } => wire::SPLIT_CLIENT,
         _ => 0,
     };
-    let event =
-        |event: &RuleEvent| RuleEvent::ALL.iter().position(|one| one == event).unwrap_or_default();
     wire::service_rule {
-        precedence: place as u32,
+        precedence: precedence as u32,
         service,
-        then: then as u8,
-        events: rule.events.iter().fold(0, |all, one| all | 1 << event(one)),
+        then: action as u8,
+        events: rule.events.iter().fold(0, |all, event| all | 1 << wire_event(*event)),
         names_events: rule.has_explicit_events.into(),
-        each: each as u8,
+        each: split as u8,
         ..Default::default()
     }
 }
@@ -581,7 +594,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn field_bits_match_wire() {
+    fn constants_match_wire() {
         use service::field;
         let both = [
             (field::EXE, wire::FIELD_EXE),
@@ -599,7 +612,8 @@ mod tests {
         for (pure, kernel) in both {
             assert_eq!(u32::from(pure), kernel);
         }
-        assert_eq!(RuleEvent::ALL.len(), wire::SERVICE_EVENTS as usize);
+        let events = (0..wire::SERVICE_EVENTS).collect::<Vec<_>>();
+        assert_eq!(RuleEvent::ALL.map(wire_event).as_slice(), events);
         assert_eq!(service::MAX_TUPLES, wire::SERVICE_TUPLES as usize);
         assert!(service::MAX_RULES <= wire::SERVICE_RULES as usize);
     }

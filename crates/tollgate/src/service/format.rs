@@ -1,4 +1,4 @@
-//! How usage is written in the texts about services.
+//! Formats usage in the texts about services.
 
 use super::requests::MigrationReport;
 use crate::format::{duration, number_of, printable};
@@ -26,17 +26,17 @@ pub fn bytes(bytes: u64) -> String {
 }
 
 /// The cost of migrations, if there were any.
-pub fn moves(moves: &MigrationReport) -> String {
+pub fn migrations(migrations: &MigrationReport) -> String {
     let mut parts = Vec::new();
-    if moves.moved > 0 {
+    if migrations.moved > 0 {
         parts.push(format!(
             "{} between control groups: {} on average, {} at most",
-            number_of(moves.moved as usize, "migration"),
-            duration(moves.total_ns / moves.moved),
-            duration(moves.longest_ns)
+            number_of(migrations.moved as usize, "migration"),
+            duration(migrations.total_ns / migrations.moved),
+            duration(migrations.longest_ns)
         ));
     }
-    for (value, what) in [(moves.put_off, "put off"), (moves.failed, "failed")] {
+    for (value, what) in [(migrations.put_off, "put off"), (migrations.failed, "failed")] {
         if value > 0 {
             parts.push(format!("{} {what}", number_of(value as usize, "migration")));
         }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 
 use super::arguments::{ChangeArguments, LimitArguments};
-use super::format::{bytes, moves};
+use super::format::{bytes, migrations};
 use super::requests::{LimitChange, LimitReport, LimitRow, ServiceReport, ServiceRequest};
 use crate::daemon_client::request_one;
 use crate::format::{and_more, count, printable};
@@ -35,7 +35,7 @@ pub fn limit(arguments: &LimitArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The requested change. None: only show the limits.
+/// The requested change; `None`: only show the limits.
 fn wanted(service: &str, arguments: &ChangeArguments) -> Option<LimitChange> {
     let ChangeArguments {
         cpu_weight,
@@ -45,11 +45,11 @@ fn wanted(service: &str, arguments: &ChangeArguments) -> Option<LimitChange> {
         sockets_max,
         connections_max,
         network_max,
-        over_limit: beyond,
+        over_limit,
     } = arguments;
     let settings =
         [cpu_weight, cpu_max, memory_max, tasks_max, sockets_max, connections_max, network_max];
-    let is_change = beyond.is_some() || settings.iter().any(|setting| setting.is_some());
+    let is_change = over_limit.is_some() || settings.iter().any(|setting| setting.is_some());
     is_change.then(|| LimitChange {
         service: service.into(),
         cpu_weight: *cpu_weight,
@@ -59,7 +59,7 @@ fn wanted(service: &str, arguments: &ChangeArguments) -> Option<LimitChange> {
         sockets_max: *sockets_max,
         connections_max: *connections_max,
         network_max: *network_max,
-        over_limit: beyond.clone(),
+        over_limit: over_limit.clone(),
     })
 }
 
@@ -82,7 +82,7 @@ fn text(report: &LimitReport, top: usize) -> String {
         out.push('\n');
         notes.for_each(|note| out.push_str(&note));
     }
-    out.push_str(&moves(&report.moves));
+    out.push_str(&migrations(&report.migrations));
     out
 }
 
@@ -92,7 +92,7 @@ fn line(row: &LimitRow) -> String {
         Some(most) => format!("{}/{}", count(used), count(most)),
         None => count(used),
     };
-    let of_group = |used: Option<u64>, most: Option<u64>, shown: fn(u64) -> String| {
+    let of_cgroup = |used: Option<u64>, most: Option<u64>, shown: fn(u64) -> String| {
         or(most.map(|most| format!("{}/{}", or(used.map(shown)), shown(most))))
     };
     format!(
@@ -100,12 +100,12 @@ fn line(row: &LimitRow) -> String {
         printable(&row.name),
         or(row.cpu_weight.map(|weight| count(weight.into()))),
         or(row.cpu_max_percent.map(|percent| format!("{percent} %"))),
-        of_group(row.memory_bytes, row.memory_max_bytes, bytes),
-        of_group(row.tasks, row.tasks_max, count),
+        of_cgroup(row.memory_bytes, row.memory_max_bytes, bytes),
+        of_cgroup(row.tasks, row.tasks_max, count),
         of(row.sockets, row.sockets_max),
         of(row.connections, row.connections_max),
         or(row.network_max_bytes_per_second.map(rate)),
-        printable(&row.beyond),
+        printable(&row.over_limit),
     )
 }
 

@@ -2,13 +2,14 @@
 
 use std::fs;
 
-/// Nanoseconds since boot, of all processors together, without idle and stolen time; 0 if unknown.
+/// The CPU time since boot in nanoseconds, over all processors, without idle and stolen time; 0 if
+/// it is unknown.
 pub fn busy_ns() -> u64 {
     of(&fs::read_to_string("/proc/stat").unwrap_or_default())
 }
 
-/// proc(5): the ticks of the first line are user, nice, system, idle, iowait, irq, softirq and so
-/// on.
+/// Adds up ticks of the first line: user, nice, system, idle, iowait, irq, softirq and so on
+/// (proc(5)).
 fn of(stat: &str) -> u64 {
     const TICK_NS: u64 = 10_000_000;
     let ticks: Vec<u64> = stat
@@ -19,7 +20,7 @@ fn of(stat: &str) -> u64 {
         .skip(1)
         .map_while(|word| word.parse().ok())
         .collect();
-    [0, 1, 2, 5, 6].into_iter().filter_map(|place| ticks.get(place)).sum::<u64>() * TICK_NS
+    [0, 1, 2, 5, 6].into_iter().filter_map(|index| ticks.get(index)).sum::<u64>() * TICK_NS
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ pub fn service_metrics(out: &mut String, report: &ServiceReport) {
         "overlaps_total",
         "counter",
         "Replies to other services sent by threads that worked for this service by then.",
-        |row| row.used.overlaps as f64,
+        |row| row.used.shared_replies as f64,
     );
     of_services(
         "read_bytes_total",
@@ -85,19 +85,23 @@ pub fn service_metrics(out: &mut String, report: &ServiceReport) {
         "Processor time of no service, in seconds.",
         report.kernel_cpu_ns as f64 / 1e9,
     );
-    let moves = &report.moves;
-    of_all("service_moves_total", "Threads migrated between control groups.", moves.moved as f64);
+    let migrations = &report.migrations;
+    of_all(
+        "service_moves_total",
+        "Threads migrated between control groups.",
+        migrations.moved as f64,
+    );
     of_all(
         "service_move_seconds_total",
         "Time taken by migrations between control groups, in seconds.",
-        moves.total_ns as f64 / 1e9,
+        migrations.total_ns as f64 / 1e9,
     );
     of_all(
         "service_moves_put_off_total",
         "Migrations put off to limit their cost.",
-        moves.put_off as f64,
+        migrations.put_off as f64,
     );
-    of_all("service_moves_failed_total", "Migrations that failed.", moves.failed as f64);
+    of_all("service_moves_failed_total", "Migrations that failed.", migrations.failed as f64);
 }
 
 #[cfg(test)]

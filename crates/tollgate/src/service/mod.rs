@@ -42,6 +42,6 @@ pub fn run(arguments: &ServiceCommandLine) -> Result<ExitCode> {
         ServiceCommand::Explain(arguments) => commands::explain(arguments),
         ServiceCommand::Assign(arguments) => commands::assign(arguments),
         ServiceCommand::Limit(arguments) => limit_command::limit(arguments),
-        ServiceCommand::Watchdog => limits::keep(),
+        ServiceCommand::Watchdog => limits::run_watchdog(),
     }
 }

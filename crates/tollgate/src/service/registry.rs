@@ -12,7 +12,7 @@ use service::{Id, Tree};
 pub struct RegisteredService {
     pub name: String,
     pub parent: u16,
-    /// The active rule file has it.
+    /// Whether the active rule file has the service.
     pub is_active: bool,
 }
 
@@ -20,7 +20,7 @@ pub struct RegisteredService {
 pub struct ServiceRegistry {
     services: BTreeMap<u16, RegisteredService>,
     numbers: HashMap<String, u16>,
-    /// How many names have ever had a number.
+    /// The number of names that have ever had a number.
     named: usize,
 }
 
@@ -29,7 +29,7 @@ pub struct ServiceRegistry {
 pub struct ServiceChange {
     pub added: Vec<u16>,
     /// Removed services, each with its successor.
-    pub gone: Vec<(u16, u16)>,
+    pub removed: Vec<(u16, u16)>,
 }
 
 impl ServiceRegistry {
@@ -45,8 +45,8 @@ impl ServiceRegistry {
             );
         }
         let before: Vec<_> = self.active().collect();
-        // A name that comes back gets a new number: sleeping threads of the former service must not
-        // belong to the new one.
+        // A name that comes back gets a new number: sleeping threads of the removed service must
+        // not belong to the new one.
         let services = &self.services;
         self.numbers.retain(|_, number| services[number].is_active);
         let named = |(number, _): &(&u16, &mut RegisteredService)| {
@@ -73,10 +73,10 @@ impl ServiceRegistry {
                 self.services.get_mut(number).expect("it was there").is_active = false;
             }
         }
-        let gone = before.iter().copied().filter(|number| !self.get(*number).is_active);
-        let gone = gone.map(|number| (number, self.successor(number))).collect();
+        let removed = before.iter().copied().filter(|number| !self.get(*number).is_active);
+        let removed = removed.map(|number| (number, self.successor(number))).collect();
         let added = self.active().filter(|number| !before.contains(number)).collect();
-        Ok(ServiceChange { added, gone })
+        Ok(ServiceChange { added, removed })
     }
 
     /// Adds a dynamic service.
@@ -86,9 +86,9 @@ impl ServiceRegistry {
     }
 
     /// Removed services, each with its successor.
-    pub fn gone(&self) -> Vec<(u16, u16)> {
-        let gone = self.services.iter().filter(|(_, service)| !service.is_active);
-        gone.map(|(number, _)| (*number, self.successor(*number))).collect()
+    pub fn removed(&self) -> Vec<(u16, u16)> {
+        let removed = self.services.iter().filter(|(_, service)| !service.is_active);
+        removed.map(|(number, _)| (*number, self.successor(*number))).collect()
     }
 
     pub fn is_known(&self, number: u16) -> bool {
@@ -115,14 +115,16 @@ impl ServiceRegistry {
         })
     }
 
-    /// The service itself, or its nearest active ancestor. The root is always active.
+    /// The service itself or, if it was removed, its nearest active ancestor. The root is always
+    /// active.
     pub fn successor(&self, number: u16) -> u16 {
-        let mut heir = number;
+        let mut successor = number;
         // A dynamic service that was created a moment ago has no name yet.
-        while let Some(gone) = self.services.get(&heir).filter(|service| !service.is_active) {
-            heir = gone.parent;
+        while let Some(removed) = self.services.get(&successor).filter(|service| !service.is_active)
+        {
+            successor = removed.parent;
         }
-        heir
+        successor
     }
 
     /// The service itself and its ancestors, without the root.
@@ -144,7 +146,7 @@ impl ServiceRegistry {
         self.services.iter().filter(|(_, service)| service.is_active).map(|(number, _)| *number)
     }
 
-    /// The active services, each before those below it, with its depth in the tree.
+    /// The active services, parents first, each with its depth in the tree.
     pub fn in_tree_order(&self) -> Vec<(u16, usize)> {
         let mut below: BTreeMap<u16, Vec<u16>> = BTreeMap::new();
         for number in self.active().filter(|number| *number != Id::ROOT.0) {
@@ -179,15 +181,15 @@ mod tests {
         let mut numbers = ServiceRegistry::default();
         let change =
             numbers.update(&tree(&[("all", "root"), ("a", "all"), ("b", "a")])).expect("few");
-        assert_eq!(change, ServiceChange { added: vec![0, 1, 2, 3, 4], gone: Vec::new() });
+        assert_eq!(change, ServiceChange { added: vec![0, 1, 2, 3, 4], removed: Vec::new() });
         assert_eq!(numbers.in_tree_order(), [(0, 0), (1, 1), (2, 1), (3, 2), (4, 3)]);
         let b = numbers.find("b").expect("numbered");
         let change = numbers.update(&tree(&[("c", "root"), ("all", "root")])).expect("few");
-        assert_eq!(change, ServiceChange { added: vec![5], gone: vec![(3, 2), (4, 2)] });
+        assert_eq!(change, ServiceChange { added: vec![5], removed: vec![(3, 2), (4, 2)] });
         assert_eq!(numbers.find("b"), None);
         assert_eq!(numbers.successor(b), 2);
         let change = numbers.update(&tree(&[("b", "root")])).expect("few");
-        assert_eq!(change, ServiceChange { added: vec![6], gone: vec![(2, 0), (5, 0)] });
+        assert_eq!(change, ServiceChange { added: vec![6], removed: vec![(2, 0), (5, 0)] });
         assert_eq!(
             (numbers.find("b"), numbers.successor(b), numbers.successor(3)),
             (Some(6), 0, 0)
@@ -201,8 +203,11 @@ mod tests {
         let started = wire::SERVICES_DYNAMIC as u16;
         numbers.add_dynamic(started, "users:ann".into(), 2);
         let change = numbers.update(&tree(&[("users", "root"), ("other", "root")])).expect("few");
-        assert_eq!(change, ServiceChange { added: vec![3], gone: Vec::new() });
+        assert_eq!(change, ServiceChange { added: vec![3], removed: Vec::new() });
         let change = numbers.update(&tree(&[("other", "root")])).expect("few");
-        assert_eq!(change, ServiceChange { added: Vec::new(), gone: vec![(2, 0), (started, 0)] });
+        assert_eq!(
+            change,
+            ServiceChange { added: Vec::new(), removed: vec![(2, 0), (started, 0)] }
+        );
     }
 }

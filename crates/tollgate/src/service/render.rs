@@ -4,27 +4,27 @@ use serde_json::{Value, json};
 use service::{Conditions, Limits, Listen, MEMORY_UNIT, NETWORK_UNIT, OverLimit, RuleAction, Tree};
 
 /// The conditions by their keys, as in the file.
-pub fn conditions(when: &Conditions, tree: &Tree) -> Vec<(&'static str, String)> {
+pub fn conditions(conditions: &Conditions, tree: &Tree) -> Vec<(&'static str, String)> {
     let folder =
         |folder: &Option<service::Folder>| folder.as_ref().map(|folder| folder.as_str().to_owned());
     let name = |id: Option<service::Id>| id.map(|id| tree.name(id).to_owned());
     let all = [
-        ("file", folder(&when.file)),
-        ("peer", name(when.peer)),
-        ("client", when.client.map(|network| network.to_string())),
-        ("listen", listen(&when.listen)),
-        ("service", name(when.service)),
-        ("exe", when.exe.clone()),
-        ("unit", when.unit.clone()),
-        ("cgroup", folder(&when.cgroup)),
-        ("user", when.user.map(|user| user.to_string())),
+        ("file", folder(&conditions.file)),
+        ("peer", name(conditions.peer)),
+        ("client", conditions.client.map(|network| network.to_string())),
+        ("listen", listen(&conditions.listen)),
+        ("service", name(conditions.service)),
+        ("exe", conditions.exe.clone()),
+        ("unit", conditions.unit.clone()),
+        ("cgroup", folder(&conditions.cgroup)),
+        ("user", conditions.user.map(|user| user.to_string())),
     ];
     all.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
 }
 
 /// The limits by their keys, as in the file.
 pub fn limits(limits: &Limits, tree: &Tree) -> Vec<(&'static str, Value)> {
-    let beyond = match limits.over_limit {
+    let over_limit = match limits.over_limit {
         _ if !limits.needs_socket_hooks() || limits.over_limit == OverLimit::default() => None,
         OverLimit::Fails(errno) => Some(("over-limit-errno", json!(errno.name()))),
         OverLimit::WorksFor(id) => Some(("over-limit-service", json!(tree.name(id)))),
@@ -38,7 +38,7 @@ pub fn limits(limits: &Limits, tree: &Tree) -> Vec<(&'static str, Value)> {
         ("connections-max", limits.connections_max.map(|most| json!(most))),
         ("network-max", amount(limits.network_max, NETWORK_UNIT)),
     ];
-    all.into_iter().filter_map(|(key, value)| Some((key, value?))).chain(beyond).collect()
+    all.into_iter().filter_map(|(key, value)| Some((key, value?))).chain(over_limit).collect()
 }
 
 /// An amount in the largest unit of which it is a multiple.
@@ -64,25 +64,25 @@ fn listen(listen: &Listen) -> Option<String> {
     }
 }
 
-pub fn directive(then: RuleAction, tree: &Tree) -> String {
-    match then {
+pub fn action(action: RuleAction, tree: &Tree) -> String {
+    match action {
         RuleAction::BelongsTo(id) => format!("assigns {}", tree.name(id)),
         RuleAction::Inherits => "inherits".into(),
         RuleAction::AdoptsPeer => "adopts the peer's service".into(),
-        RuleAction::CreatesBelow { below, each } => {
-            format!("starts one service per {} below {}", each.name(), tree.name(below))
+        RuleAction::StartsDynamic { parent, split } => {
+            format!("starts one service per {} below {}", split.name(), tree.name(parent))
         }
     }
 }
 
 /// The action by its keys in the file.
-pub fn as_toml(then: RuleAction, tree: &Tree) -> Value {
-    match then {
+pub fn as_toml(action: RuleAction, tree: &Tree) -> Value {
+    match action {
         RuleAction::BelongsTo(id) => json!({"belongs-to": tree.name(id)}),
         RuleAction::Inherits => json!({"inherits": true}),
         RuleAction::AdoptsPeer => json!({"adopts-peer": true}),
-        RuleAction::CreatesBelow { below, each } => {
-            json!({"starts-below": tree.name(below), "each": each.name()})
+        RuleAction::StartsDynamic { parent, split } => {
+            json!({"starts-below": tree.name(parent), "each": split.name()})
         }
     }
 }

@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask-services", rename_all = "kebab-case")]
 pub enum ServiceRequest {
-    /// Without a file, the daemon reads its own file again.
+    /// Activates a rule file; without one, the daemon reads its own file again.
     Apply {
         file: Option<RuleText>,
     },
     Report,
-    /// All services; or one, with the threads that work for it.
+    /// Lists all services; or one, with the threads that work for it.
     List {
         service: Option<String>,
     },
@@ -83,7 +83,8 @@ pub struct LimitReport {
     pub services: Vec<LimitRow>,
     /// `lift` or `keep`.
     pub at_end: String,
-    pub moves: MigrationReport,
+    #[serde(rename = "moves")]
+    pub migrations: MigrationReport,
 }
 
 /// The limits of a service, and the usage of the service with those below it. A limit is null if
@@ -102,14 +103,15 @@ pub struct LimitRow {
     pub sockets_max: Option<u64>,
     pub connections_max: Option<u64>,
     pub network_max_bytes_per_second: Option<u64>,
-    /// The errno of a refused request, or the service that work beyond the limit goes to.
-    pub beyond: String,
-    /// Open IPv4 and IPv6 sockets that its threads made.
+    /// The errno of a refused request, or the service that work over the limit goes to.
+    #[serde(rename = "beyond")]
+    pub over_limit: String,
+    /// Open IPv4 and IPv6 sockets that the threads of the service created.
     pub sockets: u64,
-    /// The TCP sockets among these that its threads connected.
+    /// The TCP sockets among these that the threads connected.
     pub connections: u64,
     pub refused: u64,
-    /// Requests that went to the service for work beyond the limit.
+    /// Requests that went to the service for work over the limit.
     pub went_over: u64,
     pub slowed_packets: u64,
     pub dropped_packets: u64,
@@ -136,14 +138,15 @@ pub struct ServiceReport {
     /// The active rule file.
     pub file: String,
     pub rules: usize,
-    /// In tree order, each before those below it.
+    /// In tree order, parents first.
     pub services: Vec<ServiceRow>,
-    /// The CPU time of the whole machine in that time, in steps of 10 ms.
+    /// The CPU time of the whole machine during `elapsed_ns`, in steps of 10 ms.
     pub machine_cpu_ns: u64,
     /// The part of it that belongs to no service: kernel threads, interrupts, and what ran before
     /// the daemon started to account.
     pub kernel_cpu_ns: u64,
-    pub moves: MigrationReport,
+    #[serde(rename = "moves")]
+    pub migrations: MigrationReport,
     pub losses: BTreeMap<String, u64>,
 }
 
@@ -156,66 +159,47 @@ pub struct ServiceRow {
     pub depth: usize,
     pub processes: usize,
     pub threads: usize,
-    /// Open IPv4 and IPv6 sockets that it, or a service below it, has made.
+    /// Open IPv4 and IPv6 sockets that the service, or one below it, has created.
     pub sockets: u64,
-    /// Sockets and connections that it, or a service below it, requested beyond its limits.
+    /// Sockets and connections that the service, or one below it, requested over its limits.
     pub refused: u64,
-    #[serde(flatten)]
-    pub used: UsageReport,
+    /// The usage of the service itself, without those below it.
+    #[serde(flatten, with = "UsageKeys")]
+    pub used: ServiceUsage,
 }
 
-/// The usage of the service itself, without those below it.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct UsageReport {
-    pub cpu_ns: u64,
-    pub wait_ns: u64,
-    pub blocked_ns: u64,
-    pub calls: u64,
-    pub switches: u64,
-    pub preemptions: u64,
-    pub minor_faults: u64,
-    pub major_faults: u64,
-    pub read_bytes: u64,
-    pub written_bytes: u64,
-    pub storage_read_bytes: u64,
-    pub storage_written_bytes: u64,
-    pub received_bytes: u64,
-    pub sent_bytes: u64,
+/// The keys of [`ServiceUsage`].
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "ServiceUsage")]
+struct UsageKeys {
+    cpu_ns: u64,
+    wait_ns: u64,
+    blocked_ns: u64,
+    calls: u64,
+    switches: u64,
+    preemptions: u64,
+    minor_faults: u64,
+    major_faults: u64,
+    read_bytes: u64,
+    written_bytes: u64,
+    storage_read_bytes: u64,
+    storage_written_bytes: u64,
+    received_bytes: u64,
+    sent_bytes: u64,
     /// How often a thread of the service has ended or changed to another service.
-    pub labels: u64,
+    #[serde(rename = "labels")]
+    charges: u64,
     /// Shared replies: replies by threads that worked for this service by then, because they serve
     /// several clients at once.
-    pub overlaps: u64,
-}
-
-impl From<ServiceUsage> for UsageReport {
-    fn from(figures: ServiceUsage) -> Self {
-        Self {
-            cpu_ns: figures.cpu_ns,
-            wait_ns: figures.wait_ns,
-            blocked_ns: figures.blocked_ns,
-            calls: figures.calls,
-            switches: figures.switches,
-            preemptions: figures.preemptions,
-            minor_faults: figures.minor_faults,
-            major_faults: figures.major_faults,
-            read_bytes: figures.read_bytes,
-            written_bytes: figures.written_bytes,
-            storage_read_bytes: figures.storage_read_bytes,
-            storage_written_bytes: figures.storage_written_bytes,
-            received_bytes: figures.received_bytes,
-            sent_bytes: figures.sent_bytes,
-            labels: figures.charges,
-            overlaps: figures.shared_replies,
-        }
-    }
+    #[serde(rename = "overlaps")]
+    shared_replies: u64,
 }
 
 /// `tollgate service list --json`
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct List {
     pub schema: String,
-    /// In tree order, each before those below it; or only the requested one.
+    /// All services in tree order, parents first; or only the requested one.
     pub services: Vec<ListRow>,
     /// The threads that work for the requested service.
     pub threads: Vec<ExplainedThread>,
@@ -243,8 +227,9 @@ pub struct ExplainedThread {
     pub tid: u32,
     pub command: String,
     pub service: String,
-    /// The thread works on behalf of the service, instead of belonging to it.
-    pub borrowed: bool,
+    /// Whether the thread works on behalf of the service, instead of belonging to it.
+    #[serde(rename = "borrowed")]
+    pub is_on_behalf: bool,
     /// fork, exec, found, user, receive, open, reply, assigned, io_uring, several, limit, asked, or
     /// inherited.
     pub why: String,
@@ -294,8 +279,9 @@ pub struct ExplainedRule {
     pub file: String,
     pub line: usize,
     pub name: Option<String>,
-    /// The file was applied again since; the line is the one that the rule had then.
-    pub is_former: bool,
+    /// Whether an earlier ruleset had the rule. `line` is its line at that time.
+    #[serde(rename = "is_former")]
+    pub is_previous: bool,
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::source_message::{SourceMessage, sanitized};
 /// The kind of file, in messages.
 pub const KIND: &str = "file of services";
 
-/// Parses a rule file that must be valid.
+/// Parses a rule file. Fails with the problems if there are any.
 pub fn parsed(source: &SourceFile) -> Result<RuleFile> {
     /// Enough to fill a screen.
     const MAX_SHOWN: usize = 5;
@@ -142,16 +142,14 @@ adopts-peer = true
     }
 
     /// Checks that each problem of a text has a position within it and can be shown.
-    fn is_told_of(text: &str) {
+    fn check_problems(text: &str) {
         let source = SourceFile::new("fuzz".into(), text.into());
         let Err(problems) = service::parse(text, &SystemHost::default()) else { return };
         assert!(!problems.is_empty());
         let shown = sanitized(text);
         for problem in &problems {
-            let told = RuleProblem::new(problem, &source);
-            assert!(
-                told.line >= 1 && told.column >= 1 && told.line <= 1 + text.matches('\n').count()
-            );
+            let row = RuleProblem::new(problem, &source);
+            assert!(row.line >= 1 && row.column >= 1 && row.line <= 1 + text.matches('\n').count());
             assert!(excerpt(problem, "fuzz", &shown).contains("error"));
         }
     }
@@ -159,7 +157,7 @@ adopts-peer = true
     proptest! {
         #[test]
         fn any_text_gets_located_problems(text in any::<String>()) {
-            is_told_of(&text);
+            check_problems(&text);
         }
 
         #[test]
@@ -172,7 +170,7 @@ adopts-peer = true
                 while !text.is_char_boundary(end) { end += 1; }
                 text.replace_range(at..end, by);
             }
-            is_told_of(&text);
+            check_problems(&text);
         }
     }
 

@@ -43,7 +43,7 @@ impl ExtensionSetup for ServiceSetup {
 
 struct ServicesInSession {
     services: Services,
-    /// The failure is logged only once.
+    /// A failure is logged only once.
     balance_failure_logged: bool,
 }
 
@@ -73,8 +73,8 @@ impl Extension for ServicesInSession {
 
     fn reply(&mut self, context: &mut SessionContext<'_>, request: Request) -> Result<Response> {
         let process = request.process;
-        let (asked, losses) = request.parse()?;
-        Ok(Response::Value(self.services.answer(context.gate, process, asked, losses)?))
+        let (request, losses) = request.parse()?;
+        Ok(Response::Value(self.services.reply(context.gate, process, request, losses)?))
     }
 
     fn metrics(

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
+use kernel::service::service_maps::ServiceUsage;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Modifier, Style};
@@ -12,18 +13,18 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Borders, Paragraph, Row, Table};
 
 use super::format::{bytes, indented};
-use super::requests::{ServiceReport, ServiceRequest, ServiceRow, UsageReport};
+use super::requests::{ServiceReport, ServiceRequest, ServiceRow};
 use crate::daemon_client::request_one;
 use crate::format::{count, number_of};
 use crate::options::SocketOption;
 use crate::output::needs_terminal;
 use crate::tui;
 
-/// What is drawn: the latest report, and the usage since the one before.
+/// What the screen shows: the latest report, and rates from the usage since the one before.
 struct ServiceView {
     report: ServiceReport,
     /// The previous usage by service.
-    before: HashMap<String, UsageReport>,
+    before: HashMap<String, ServiceUsage>,
     time: Duration,
 }
 
@@ -93,7 +94,7 @@ fn draw(frame: &mut Frame<'_>, view: &ServiceView) {
     );
 }
 
-/// Together with the spaces between them as wide as a terminal of 80 columns.
+/// With the spaces between them, the columns are as wide as a terminal of 80 columns.
 const COLUMNS: [(&str, u16); 8] = [
     ("service", 16),
     ("cpu %", 7),
@@ -105,7 +106,7 @@ const COLUMNS: [(&str, u16); 8] = [
     ("threads", 7),
 ];
 
-/// The number of columns that fit: a truncated number would be a wrong one.
+/// The number of columns that fit. A truncated number would be wrong.
 fn column_count(room: u16) -> usize {
     let ends = COLUMNS.iter().scan(0, |end, (_, width)| {
         *end += width + 1;
@@ -121,7 +122,7 @@ const HEAD_LINES: usize = 2;
 fn row_cells(row: &ServiceRow, view: &ServiceView) -> Vec<String> {
     let before = view.before.get(&row.name).copied().unwrap_or(row.used);
     let seconds = view.time.as_secs_f64().max(1e-9);
-    let rate = |value: fn(&UsageReport) -> u64| {
+    let rate = |value: fn(&ServiceUsage) -> u64| {
         value(&row.used).saturating_sub(value(&before)) as f64 / seconds
     };
     let percent = |ns: f64| format!("{:.1}", ns / 1e7);
@@ -146,7 +147,7 @@ mod tests {
 
     #[test]
     fn shows_usage_per_second() {
-        let used = |cpu_ns, calls| UsageReport { cpu_ns, calls, ..UsageReport::default() };
+        let used = |cpu_ns, calls| ServiceUsage { cpu_ns, calls, ..ServiceUsage::default() };
         let row = |name: &str, depth, used| ServiceRow {
             name: name.into(),
             depth,

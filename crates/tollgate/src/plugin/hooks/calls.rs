@@ -11,7 +11,7 @@ use kernel::wire;
 
 use super::parts::{OffsetSource, field, observing_spec};
 
-/// How many arguments a call may have.
+/// The most arguments of a call.
 const ARGUMENTS: usize = 6;
 // struct pt_regs, arch/x86/include/uapi/asm/ptrace.h
 const ORIG_AX: u16 = 120;
@@ -32,7 +32,7 @@ const OF_I386: [u16; ARGUMENTS] = [BX, CX, DX, SI, DI, BP];
 const TS_COMPAT: u64 = 2;
 /// arch/x86/include/uapi/asm/unistd.h
 const X32_BIT: u64 = 0x4000_0000;
-/// Distinguishes an x32 number from -1, which is the number when rt_sigreturn ends.
+/// Distinguishes an x32 number from -1, which is the number at the end of rt_sigreturn.
 const X32_MASK: u64 = 0xf000_0000;
 /// The bits of a call's number.
 const NUMBER_MASK: u64 = 0xffff_ffff;
@@ -69,12 +69,12 @@ pub fn spec(
     fields.extend(
         named.iter().map(|parameter| field(parameter.name, parameter.bits, parameter.is_signed)),
     );
-    let mut ways = Vec::new();
+    let mut variants = Vec::new();
     for name in selected {
         for abi in Abi::ALL {
             if let Some(number) = calls::number(abi, name) {
                 let conditions = vec![is_number(is_exit, abi, number), is_compat(machine, abi)?];
-                ways.push(HookVariant {
+                variants.push(HookVariant {
                     conditions,
                     fields: sources(is_exit, abi, Some(name), &named),
                 });
@@ -82,34 +82,34 @@ pub fn spec(
         }
     }
     if selected.is_empty() {
-        let x32 = FieldCondition { what: number(is_exit), mask: X32_MASK, equals: X32_BIT };
+        let x32 = FieldCondition { source: number(is_exit), mask: X32_MASK, equals: X32_BIT };
         for (abi, conditions) in [
             (Abi::I386, vec![is_compat(machine, Abi::I386)?]),
             (Abi::X32, vec![x32]),
             (Abi::X86_64, Vec::new()),
         ] {
-            ways.push(HookVariant { conditions, fields: sources(is_exit, abi, None, &[]) });
+            variants.push(HookVariant { conditions, fields: sources(is_exit, abi, None, &[]) });
         }
     }
-    prefer_parameters(&mut fields, &mut ways);
-    Ok(observing_spec(fields, vec![HookProgram { section, variants: ways }]))
+    prefer_parameters(&mut fields, &mut variants);
+    Ok(observing_spec(fields, vec![HookProgram { section, variants }]))
 }
 
 /// Some calls have parameters with the same names as the general fields: `arg2` of prctl is its
 /// second argument, and not its third.
-fn prefer_parameters(fields: &mut Vec<HookField>, ways: &mut [HookVariant]) {
+fn prefer_parameters(fields: &mut Vec<HookField>, variants: &mut [HookVariant]) {
     for at in (0..fields.len()).rev() {
         if fields[at + 1..].iter().any(|parameter| parameter.name == fields[at].name) {
             fields.remove(at);
-            ways.iter_mut().for_each(|way| drop(way.fields.remove(at)));
+            variants.iter_mut().for_each(|variant| drop(variant.fields.remove(at)));
         }
     }
 }
 
 /// The specification of `verdict`: the guard's verdict, and the call that it is about.
 pub fn verdict_spec(machine: OffsetSource, selected: &[String]) -> Result<HookSpec, HookError> {
-    let mut offer = spec(machine, "verdict", selected)?;
-    let places = [
+    let mut spec = self::spec(machine, "verdict", selected)?;
+    let offsets = [
         ("mismatches", offset_of!(wire::plugin_verdict, mismatches)),
         ("lfc", offset_of!(wire::plugin_verdict, lfc)),
         ("action", offset_of!(wire::plugin_verdict, action)),
@@ -119,13 +119,13 @@ pub fn verdict_spec(machine: OffsetSource, selected: &[String]) -> Result<HookSp
         bytes: size_of::<wire::plugin_verdict>() as u32,
         processors: wire::CPUS,
     };
-    for (name, at) in places {
-        offer.fields.push(field(name, 32, false));
+    for (name, at) in offsets {
+        spec.fields.push(field(name, 32, false));
         let source = FieldSource { base, path: vec![at as u16], bytes: 4, is_big_endian: false };
-        let ways = offer.entries.iter_mut().flat_map(|entry| &mut entry.variants);
-        ways.for_each(|way| way.fields.push(source.clone()));
+        let variants = spec.programs.iter_mut().flat_map(|program| &mut program.variants);
+        variants.for_each(|variant| variant.fields.push(source.clone()));
     }
-    Ok(offer)
+    Ok(spec)
 }
 
 /// The parameters that all of these calls have, by name and type.
@@ -145,14 +145,14 @@ fn number(is_exit: bool) -> FieldSource {
 
 fn is_number(is_exit: bool, abi: Abi, value: u32) -> FieldCondition {
     let bit = if abi == Abi::X32 { X32_BIT } else { 0 };
-    FieldCondition { what: number(is_exit), mask: NUMBER_MASK, equals: u64::from(value) | bit }
+    FieldCondition { source: number(is_exit), mask: NUMBER_MASK, equals: u64::from(value) | bit }
 }
 
 fn is_compat(machine: OffsetSource, abi: Abi) -> Result<FieldCondition, HookError> {
     let at = machine.offset_of("task_struct", "thread_info")?
         + machine.offset_of("thread_info", "status")?;
     let is = if abi == Abi::I386 { TS_COMPAT } else { 0 };
-    Ok(FieldCondition { what: FieldSource::task(&[at], 4), mask: TS_COMPAT, equals: is })
+    Ok(FieldCondition { source: FieldSource::task(&[at], 4), mask: TS_COMPAT, equals: is })
 }
 
 /// The sources of the fields, in their order.
@@ -163,7 +163,7 @@ fn sources(
     named: &[CallParameter],
 ) -> Vec<FieldSource> {
     let (registers, bytes) = if abi == Abi::I386 { (OF_I386, 4) } else { (OF_X86_64, 8) };
-    let argument = |place: usize| FieldSource::context(&[REGISTERS, registers[place]], bytes);
+    let argument = |index: usize| FieldSource::context(&[REGISTERS, registers[index]], bytes);
     let of_call = match call.and_then(|name| calls::number(abi, name)) {
         Some(number) => FieldSource::number(number.into()),
         // All numbers have 16 bits.
@@ -177,8 +177,8 @@ fn sources(
     }
     let own = call.map(|name| calls::parameters(abi, name)).unwrap_or_default();
     sources.extend(named.iter().map(|parameter| {
-        let place = own.iter().position(|own| own == parameter);
-        place.map_or(FieldSource::number(0), argument)
+        let index = own.iter().position(|own| own == parameter);
+        index.map_or(FieldSource::number(0), argument)
     }));
     sources
 }
@@ -213,15 +213,16 @@ mod tests {
 
     #[test]
     fn parameters_take_the_names_of_arguments() {
-        let offered = spec(OffsetSource::ToCheck, EXIT, &["prctl".into()]).expect("it is a call");
-        let names: Vec<_> = offered.fields.iter().map(|field| field.name.as_str()).collect();
+        let spec =
+            super::spec(OffsetSource::ToCheck, EXIT, &["prctl".into()]).expect("it is a call");
+        let names: Vec<_> = spec.fields.iter().map(|field| field.name.as_str()).collect();
         let wanted =
             ["call", "abi", "arg0", "arg1", "result", "option", "arg2", "arg3", "arg4", "arg5"];
         assert_eq!(names, wanted);
-        for way in &offered.entries[0].variants {
-            assert_eq!(way.fields.len(), names.len());
+        for variant in &spec.programs[0].variants {
+            assert_eq!(variant.fields.len(), names.len());
             let of = |name: &str| {
-                &way.fields[names.iter().position(|known| *known == name).expect("a field")]
+                &variant.fields[names.iter().position(|known| *known == name).expect("a field")]
             };
             assert_eq!(of("arg2"), of("arg1"));
         }

@@ -76,16 +76,16 @@ fn generated_handlers_load_at_every_hook() {
             &extensions::ALL,
         );
         let (gate, hooks) = (gate.expect("it is loaded"), RefCell::new(PluginHooks::default()));
-        let taken = HANDLERS.map(|_| Cell::new(0));
-        let is_taken = |bytes: &[u8], hook: &str, selected: &[&str], taken: &Cell<u32>| {
+        let loaded = HANDLERS.map(|_| Cell::new(0));
+        let load = |bytes: &[u8], hook: &str, selected: &[&str], loaded: &Cell<u32>| {
             let (selected, quoted): (Vec<_>, Vec<_>) =
                 selected.iter().map(|name| (String::from(*name), format!("\"{name}\""))).unzip();
             let head = match &quoted[..] {
                 [] => format!("on {hook}"),
                 all => format!("on {hook}({})", all.join(", ")),
             };
-            let offer = OffsetSource::ToLoad.spec(hook, &selected).expect(&head);
-            let fields = offer.fields.into_iter().filter(|field| field.ty.is_number());
+            let spec = OffsetSource::ToLoad.spec(hook, &selected).expect(&head);
+            let fields = spec.fields.into_iter().filter(|field| field.ty.is_number());
             let text = generate::handler(bytes, &head, fields.map(|field| field.name));
             let Some(program) = ecode::check(&text, &OffsetSource::ToLoad).0 else { return };
             let kinds = [Loops::MayGoto, Loops::Helper];
@@ -96,23 +96,23 @@ fn generated_handlers_load_at_every_hook() {
                     Err(problem) if generate::needs_more_memory(&problem) => continue,
                     compiled => compiled.unwrap_or_else(|problem| panic!("{text}\n{problem:?}")),
                 };
-                let turn = ChainOrder { session: ALL_SESSIONS, priority: 0 };
+                let order = ChainOrder { session: ALL_SESSIONS, priority: 0 };
                 let mut hooks = hooks.borrow_mut();
-                let plugin = LoadedPlugin::load_at(&object, &mut hooks, &gate, turn, None);
+                let plugin = LoadedPlugin::load_at(&object, &mut hooks, &gate, order, None);
                 plugin.unwrap_or_else(|error| panic!("{text}\n{error}")).retire(&mut hooks);
-                taken.set(taken.get() + 1);
+                loaded.set(loaded.get() + 1);
             }
         };
         let tried = runner().run(&vec(any::<u8>(), 0..600), |bytes| {
-            let all = HANDLERS.iter().zip(&taken);
-            all.for_each(|((hook, selected), taken)| is_taken(&bytes, hook, selected, taken));
+            let all = HANDLERS.iter().zip(&loaded);
+            all.for_each(|((hook, selected), loaded)| load(&bytes, hook, selected, loaded));
             Ok(())
         });
         tried.unwrap_or_else(|problem| panic!("{problem}"));
         hooks.into_inner().wait_for_retired();
         gate.close(&Lock::take().expect("nobody keeps it"));
-        let taken = taken.map(Cell::into_inner);
-        println!("taken: {taken:?}");
-        assert!(taken.iter().all(|times| *times > 0), "{taken:?}");
+        let loaded = loaded.map(Cell::into_inner);
+        println!("loaded: {loaded:?}");
+        assert!(loaded.iter().all(|times| *times > 0), "{loaded:?}");
     });
 }

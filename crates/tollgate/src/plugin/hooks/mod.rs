@@ -62,7 +62,7 @@ impl HookProvider for OffsetSource {
             _ if !selected.is_empty() => Err((Some(0), format!("`{hook}` does not select events"))),
             CALL => Ok(HookSpec {
                 fields: Vec::new(),
-                entries: vec![unconditional_program("syscall", Vec::new())],
+                programs: vec![unconditional_program("syscall", Vec::new())],
                 return_policy: ReturnPolicy::Returned,
                 unavailable: None,
                 packet: None,

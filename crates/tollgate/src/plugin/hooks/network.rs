@@ -1,4 +1,4 @@
-//! Hooks of sockets and packets, which can refuse.
+//! Hooks of sockets and packets, at which a handler can deny the operation.
 
 use ecode::{
     Builtin, FieldCondition, FieldSource, HookField, HookProgram, HookSpec, HookVariant, Integer,
@@ -54,15 +54,15 @@ fn number(at: u16) -> FieldSource {
 
 /// `connect`, `bind`, `socket`
 pub fn sockets(hook: &str) -> HookSpec {
-    let ending = denying_policy(ALLOWED, DENIED, true);
+    let return_policy = denying_policy(ALLOWED, DENIED, true);
     let all = [field("family", 32, false), field("type", 32, false), field("protocol", 32, false)];
     if hook == "socket" {
-        let places = [SOCKET_FAMILY, SOCKET_TYPE, SOCKET_PROTOCOL];
-        let entry = unconditional_program("cgroup/sock_create", places.map(number).into());
+        let offsets = [SOCKET_FAMILY, SOCKET_TYPE, SOCKET_PROTOCOL];
+        let program = unconditional_program("cgroup/sock_create", offsets.map(number).into());
         return HookSpec {
             fields: all.into(),
-            entries: vec![entry],
-            return_policy: ending,
+            programs: vec![program],
+            return_policy,
             unavailable: None,
             packet: None,
         };
@@ -87,20 +87,20 @@ pub fn sockets(hook: &str) -> HookSpec {
     };
     let word = |at: u16| number(USER_IP6 + 4 * at).big_endian();
     // ::ffff:192.0.2.1 is an IPv4 address.
-    let is = |at, is| FieldCondition { what: word(at), mask: u64::MAX, equals: is };
+    let is = |at, is| FieldCondition { source: word(at), mask: u64::MAX, equals: is };
     let mapped = vec![is(0, 0), is(1, 0), is(2, 0xffff)];
     let mapped = HookVariant { conditions: mapped, fields: sources(word(3), word(0)) };
     let other =
         HookVariant { conditions: Vec::new(), fields: sources(FieldSource::number(0), word(0)) };
-    let entries = sections.iter().flat_map(|[four, six]| {
+    let programs = sections.iter().flat_map(|[four, six]| {
         let of_four = unconditional_program(
             four,
             sources(number(USER_IP4).big_endian(), FieldSource::number(0)),
         );
         [of_four, HookProgram { section: six, variants: vec![mapped.clone(), other.clone()] }]
     });
-    let entries = entries.collect();
-    HookSpec { fields, entries, return_policy: ending, unavailable: None, packet: None }
+    let programs = programs.collect();
+    HookSpec { fields, programs, return_policy, unavailable: None, packet: None }
 }
 
 /// `xdp`, `ingress`, `egress`
@@ -108,28 +108,28 @@ pub fn packets(hook: &str) -> HookSpec {
     let mut fields = vec![field("length", 32, false), field("interface", 32, false)];
     let lacks = Some((PROCESS_BUILTINS, NO_PROCESS));
     if hook == "xdp" {
-        let entry = unconditional_program(
+        let program = unconditional_program(
             "xdp",
             vec![FieldSource::by_helper(XDP_GET_BUFF_LEN), number(XDP_INTERFACE)],
         );
-        let ending = denying_policy(XDP_PASS, XDP_DROP, false);
+        let return_policy = denying_policy(XDP_PASS, XDP_DROP, false);
         return HookSpec {
             fields,
-            entries: vec![entry],
-            return_policy: ending,
+            programs: vec![program],
+            return_policy,
             unavailable: lacks,
             packet: Some(XDP_LOAD_BYTES),
         };
     }
     let section = if hook == "ingress" { "tcx/ingress" } else { "tcx/egress" };
     fields.push(field("mark", 32, false));
-    let entry =
+    let program =
         unconditional_program(section, [SKB_LENGTH, SKB_INTERFACE, SKB_MARK].map(number).into());
-    let ending = denying_policy(TCX_NEXT, TC_ACT_SHOT, false);
+    let return_policy = denying_policy(TCX_NEXT, TC_ACT_SHOT, false);
     HookSpec {
         fields,
-        entries: vec![entry],
-        return_policy: ending,
+        programs: vec![program],
+        return_policy,
         unavailable: lacks,
         packet: Some(SKB_LOAD_BYTES),
     }

@@ -33,8 +33,8 @@ impl OffsetSource {
 }
 
 /// The specification of a hook that cannot deny anything.
-pub fn observing_spec(fields: Vec<HookField>, entries: Vec<HookProgram>) -> HookSpec {
-    HookSpec { fields, entries, return_policy: OBSERVES, unavailable: None, packet: None }
+pub fn observing_spec(fields: Vec<HookField>, programs: Vec<HookProgram>) -> HookSpec {
+    HookSpec { fields, programs, return_policy: OBSERVES, unavailable: None, packet: None }
 }
 
 /// A program with one variant and no conditions.
@@ -47,7 +47,7 @@ pub fn field(name: &str, bits: u8, is_signed: bool) -> HookField {
     HookField { name: name.into(), ty: Type::Integer(Integer { bits, is_signed }) }
 }
 
-/// A return policy by which a handler's value refuses.
+/// A return policy by which a handler's return value can deny the operation.
 pub fn denying_policy(goes_on: i32, value: i32, sets_errno: bool) -> ReturnPolicy {
     ReturnPolicy::Chained { goes_on, stops: Some(DenyReturn { value, sets_errno }) }
 }

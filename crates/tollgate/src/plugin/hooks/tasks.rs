@@ -35,8 +35,8 @@ pub fn spec(machine: OffsetSource, hook: &str) -> Result<HookSpec, HookError> {
         }
         _ => {
             let code = FieldSource::context(&[FIRST, task("exit_code")?], 4);
-            let entry = unconditional_program("tp_btf/sched_process_exit", vec![code]);
-            observing_spec(vec![field("exit_code", 32, true)], vec![entry])
+            let program = unconditional_program("tp_btf/sched_process_exit", vec![code]);
+            observing_spec(vec![field("exit_code", 32, true)], vec![program])
         }
     })
 }

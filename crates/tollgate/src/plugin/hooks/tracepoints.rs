@@ -22,7 +22,7 @@ pub fn spec(name: &str) -> Result<HookSpec, HookError> {
         (Some(0), format!("there is no tracepoint `{name}`: {help}"))
     };
     let (group, event) = name.split_once(':').ok_or_else(not_there)?;
-    // The records of tracers are described there as well, and nothing can be attached to them.
+    // The group `ftrace` describes the records of tracers, to which no program can be attached.
     let is_record = group == "ftrace";
     if is_record || [group, event].iter().any(|part| part.is_empty() || part.contains(['/', '.'])) {
         return Err(not_there());
@@ -39,8 +39,8 @@ pub fn spec(name: &str) -> Result<HookSpec, HookError> {
     Ok(observing_spec(fields, vec![unconditional_program("tp", sources)]))
 }
 
-/// Parses a line such as `field:char prev_comm[16]; offset:8; size:16; signed:0;`. None for the
-/// common fields at the start, and for fields without a fixed length.
+/// Parses a line such as `field:char prev_comm[16]; offset:8; size:16; signed:0;`. Returns `None`
+/// for the common fields at the start, and for fields without a fixed length.
 fn parse_field(line: &str) -> Option<(HookField, FieldSource)> {
     let line = line.trim().strip_prefix("field:")?;
     let mut parts = line.split(';').map(str::trim);

@@ -33,8 +33,8 @@ impl Services {
                 threads: own.map_or(0, |own| own.threads),
             }
         });
-        let is_asked_for = |member: &&Member| only == Some(self.registry.successor(member.service));
-        let threads = members.iter().filter(is_asked_for).map(|member| self.explained(member));
+        let is_selected = |member: &&Member| only == Some(self.registry.successor(member.service));
+        let threads = members.iter().filter(is_selected).map(|member| self.explained(member));
         Ok(List {
             schema: "tollgate.service.list/1".into(),
             services: services.collect(),
@@ -63,7 +63,7 @@ impl Services {
             tid: member.pid,
             command: member.command.clone(),
             service: self.registry.get(self.registry.successor(member.service)).name.clone(),
-            borrowed: u32::from(member.binding) != wire::BINDING_OWN,
+            is_on_behalf: u32::from(member.binding) != wire::BINDING_OWN,
             why: why(member.why).into(),
             rule: self.rule(member.rule, member.ruleset),
             since_ns: now_ns().saturating_sub(member.bound_ns.unwrap_or(self.active.since_ns)),
@@ -96,15 +96,15 @@ impl Services {
         })
     }
 
-    fn rule(&self, place: Option<usize>, book: u32) -> Option<ExplainedRule> {
+    fn rule(&self, precedence: Option<usize>, ruleset: u32) -> Option<ExplainedRule> {
         let files = self.previous.iter().chain([&self.active]);
-        let of = files.into_iter().find(|file| file.ruleset == book)?;
-        let (line, name) = of.rules.get(place?)?.clone();
+        let of = files.into_iter().find(|file| file.ruleset == ruleset)?;
+        let (line, name) = of.rules.get(precedence?)?.clone();
         Some(ExplainedRule {
             file: of.file.clone(),
             line,
             name,
-            is_former: book != self.active.ruleset,
+            is_previous: ruleset != self.active.ruleset,
         })
     }
 }

@@ -16,14 +16,14 @@ use crate::cgroup_mounts::Mounts;
 #[derive(Default)]
 pub struct ServiceCgroups {
     hierarchies: Vec<Hierarchy>,
-    groups: Vec<ServiceCgroup>,
+    cgroups: Vec<ServiceCgroup>,
     /// Paths by service number.
     paths: BTreeMap<u16, String>,
     lock: Option<File>,
 }
 
 /// Tries to lock the root of a hierarchy. The process that has service cgroups in any hierarchy
-/// holds this lock; it ends with the process at the latest.
+/// holds this lock, which ends with the process at the latest.
 fn lock() -> Result<Option<File>> {
     let Some(hierarchy) = Hierarchy::all().into_iter().next() else { return Ok(None) };
     let file = File::open(hierarchy.root())
@@ -45,7 +45,8 @@ fn take_lock() -> Result<File> {
     }
 }
 
-/// Removes what a killed process has left. False: another process has service cgroups now.
+/// Removes what a killed process has left. Returns `false` if another process has service cgroups
+/// now.
 pub fn remove_orphaned() -> Result<bool> {
     let lock = lock()?;
     if lock.is_some() {
@@ -83,14 +84,14 @@ fn restore_favordynmods() {
 }
 
 fn tear_down(hierarchies: &[Hierarchy], kept: &[ServiceCgroup]) -> Result<()> {
-    // Continues with the others if one fails.
+    // Continue with the others if one fails.
     hierarchies.iter().map(|hierarchy| hierarchy.tear_down(kept)).fold(Ok(()), Result::and)
 }
 
 impl ServiceCgroups {
     /// The hierarchies of these cgroups, which no other Tollgate process may change from now on.
     pub fn reserve(&mut self, wanted: &[(u16, ServiceCgroup)]) -> Result<Vec<Hierarchy>> {
-        let hierarchies = Hierarchy::required(wanted.iter().map(|(_, group)| &group.limits))?;
+        let hierarchies = Hierarchy::required(wanted.iter().map(|(_, cgroup)| &cgroup.limits))?;
         if self.lock.is_none() && !wanted.is_empty() {
             self.lock = Some(take_lock()?);
             tear_down(&Hierarchy::all(), &[])?;
@@ -99,36 +100,36 @@ impl ServiceCgroups {
         Ok(hierarchies)
     }
 
-    /// Makes exactly these cgroups, with their limits, and moves the members of others back.
+    /// Makes exactly these cgroups, with their limits, and migrates the members of others back.
     /// Returns the services that keep their cgroups with all members.
     pub fn set(
         &mut self,
         hierarchies: Vec<Hierarchy>,
         wanted: Vec<(u16, ServiceCgroup)>,
     ) -> Result<BTreeSet<u16>> {
-        let (numbers, groups): (Vec<_>, Vec<_>) = wanted.into_iter().unzip();
+        let (numbers, cgroups): (Vec<_>, Vec<_>) = wanted.into_iter().unzip();
         let is_same = hierarchies == self.hierarchies;
         if !is_same {
-            // The cgroups are of another kind, to which no member can stay attached.
+            // The new cgroups are of another kind, in which no member can stay.
             tear_down(&self.hierarchies, &[])?;
         }
-        let made = hierarchies.iter().try_for_each(|hierarchy| hierarchy.set(&groups));
+        let made = hierarchies.iter().try_for_each(|hierarchy| hierarchy.set(&cgroups));
         if let Err(error) = made {
             tear_down(&hierarchies, &[])?;
-            self.hierarchies.iter().try_for_each(|hierarchy| hierarchy.set(&self.groups))?;
-            if self.groups.is_empty() {
+            self.hierarchies.iter().try_for_each(|hierarchy| hierarchy.set(&self.cgroups))?;
+            if self.cgroups.is_empty() {
                 self.drop_lock();
             }
             return Err(error);
         }
-        tear_down(&hierarchies, &groups)?;
+        tear_down(&hierarchies, &cgroups)?;
         let paths: BTreeMap<_, _> =
-            numbers.into_iter().zip(groups.iter().map(|group| group.path.clone())).collect();
+            numbers.into_iter().zip(cgroups.iter().map(|cgroup| cgroup.path.clone())).collect();
         let kept =
             paths.iter().filter(|(number, path)| is_same && self.paths.get(number) == Some(path));
         let kept = kept.map(|(number, _)| *number).collect();
-        (self.hierarchies, self.groups, self.paths) = (hierarchies, groups, paths);
-        if self.groups.is_empty() {
+        (self.hierarchies, self.cgroups, self.paths) = (hierarchies, cgroups, paths);
+        if self.cgroups.is_empty() {
             self.drop_lock();
         }
         Ok(kept)
@@ -142,8 +143,8 @@ impl ServiceCgroups {
     }
 
     /// Migrates a thread to the cgroup of this service; 0: back to its origin. Continues with the
-    /// other hierarchies if one refuses; unless `is_own`, only hierarchies with CPU limits count.
-    /// Tollgate's own threads are never migrated, so that they wait for no limit.
+    /// other hierarchies if one refuses. Unless `is_own`, migrates only in hierarchies with CPU
+    /// limits. Never migrates Tollgate's own threads, so that they wait for no limit.
     pub fn migrate(&self, thread: ThreadId, service: u16, is_own: bool) -> Result<bool> {
         let tid = thread.tid;
         if Path::new("/proc/self/task").join(tid.to_string()).exists() {
@@ -180,7 +181,7 @@ impl ServiceCgroups {
 
     pub fn tear_down(&mut self) -> Result<()> {
         self.paths.clear();
-        self.groups.clear();
+        self.cgroups.clear();
         let lifted = tear_down(&std::mem::take(&mut self.hierarchies), &[]);
         self.drop_lock();
         lifted

@@ -10,12 +10,12 @@ use std::collections::BTreeMap;
 /// A service with a cgroup, among the services of the same parent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ShareState {
-    /// The service whose cgroup contains this one's; 0: none.
+    /// The service whose cgroup contains the cgroup of this service; 0: none.
     pub parent: u16,
     pub weight: u32,
     /// In processors; infinite without a cap.
     pub cap: f64,
-    /// Time since the previous step: the service's own, and that of the services below it.
+    /// The time since the previous step: of the service itself, and of the services below it.
     pub own: CpuShare,
     pub descendants: CpuShare,
 }
@@ -26,14 +26,14 @@ pub struct CpuShare {
     pub wait_ns: u64,
 }
 
-/// The factor of each service's weight, and the weight that was set.
+/// The factor of each service's weight, and the weight that its cgroup has.
 #[derive(Debug, Default)]
 pub struct FairShare {
     factors: BTreeMap<u16, f64>,
     set: BTreeMap<u16, u32>,
 }
 
-/// Two processors are the fewest that can be out of balance. There a service competes with half of
+/// Two processors are the fewest that can be out of balance. There a service runs against half of
 /// another's weight; with eight times its own weight, it gets 16/17 of its processor.
 const MAX_FACTOR: f64 = 8.0;
 const STEP: f64 = 1.5;
@@ -61,8 +61,8 @@ impl ShareState {
     }
 }
 
-/// The share of each of these siblings in their total: at most what the service wanted, and the
-/// rest by weight among those that wanted more (max-min fairness).
+/// The share of each sibling in their total (max-min fairness): a service that wanted less than its
+/// part by weight gets what it wanted, and the others divide the rest by weight.
 fn max_min_shares(mut siblings: Vec<(u16, &ShareState)>, elapsed_ns: u64) -> Vec<(u16, f64)> {
     let wanted = |one: &ShareState| (one.had().sum() as f64).min(one.cap * elapsed_ns as f64);
     let weight = |one: &ShareState| f64::from(one.weight);
@@ -104,7 +104,7 @@ impl FairShare {
             let share = shares[number];
             let (had, off) = (one.had(), TOLERANCE * share);
             let missing = share - had.cpu_ns as f64;
-            // Threads of the parent itself compete with this service, and have no weight of their
+            // Threads of the parent itself contend with this service, and have no weight of their
             // own: a higher weight here would take time from them.
             let is_beside_parent =
                 all.get(&one.parent).is_some_and(|parent| parent.own.sum() as f64 > off);

@@ -27,14 +27,14 @@ pub struct Hierarchy {
     root: PathBuf,
     is_v2: bool,
     controllers: Vec<Controller>,
-    /// Only v2: threads of one process may be in several cgroups, which the memory controller does
-    /// not allow.
+    /// Whether threads of one process may be in several cgroups. Only v2 has this, and only without
+    /// the memory controller.
     is_threaded: bool,
     /// Open procs files by cgroup: opening one takes as long as a migration.
     procs_files: Mutex<HashMap<String, File>>,
     /// The cgroups to which threads were migrated in the last minute; a thread may be migrated a
     /// hundred times a second.
-    last_group: Mutex<HashMap<ThreadId, String>>,
+    last_cgroup: Mutex<HashMap<ThreadId, String>>,
 }
 
 /// A thread. Its start time distinguishes it from an earlier thread with the same TID.
@@ -64,7 +64,7 @@ pub struct ServiceCgroup {
     /// The names of the services above that have cgroups, and its own: "customers/shop".
     pub path: String,
     pub limits: Limits,
-    /// It contains cgroups of services below it.
+    /// Whether it contains cgroups of services below it.
     pub is_inner: bool,
 }
 
@@ -191,7 +191,7 @@ impl Hierarchy {
             controllers: vec![controller],
             is_threaded: false,
             procs_files: Mutex::default(),
-            last_group: Mutex::default(),
+            last_cgroup: Mutex::default(),
         })
     }
 
@@ -206,66 +206,67 @@ impl Hierarchy {
     }
 
     /// Makes the cgroups with their limits, each after those above it. Other existing cgroups stay.
-    pub fn set(&self, groups: &[ServiceCgroup]) -> Result<()> {
+    pub fn set(&self, cgroups: &[ServiceCgroup]) -> Result<()> {
         let top = self.root.join(TOP);
         self.delegate_controllers(&self.root)?;
-        self.group(&top)?;
+        self.make_cgroup(&top)?;
         self.delegate_controllers(&top)?;
         if self.controllers.contains(&Controller::Cpu) {
             // The weight of all services together, so that each service has the same part as a
             // sibling of this cgroup with the same weight.
-            let weights = groups.iter().filter(|group| !group.path.contains('/'));
-            let weights = weights.map(|group| group.limits.cpu_weight.unwrap_or(WEIGHT));
+            let weights = cgroups.iter().filter(|cgroup| !cgroup.path.contains('/'));
+            let weights = weights.map(|cgroup| cgroup.limits.cpu_weight.unwrap_or(WEIGHT));
             let weight = weights.sum::<u32>().clamp(1, MAX_WEIGHT);
             self.limit(&top, &Limits { cpu_weight: Some(weight), ..Limits::default() })?;
         }
         if self.is_threaded {
-            self.thread_group(&top.join(PROCESS_GROUP_DIR))?;
+            self.make_threaded_cgroup(&top.join(PROCESS_GROUP_DIR))?;
         }
         // v1 refuses a quota above that of an ancestor, and a quota below that of a descendant, so
         // all quotas are removed first.
-        for group in groups
+        for cgroup in cgroups
             .iter()
             .rev()
             .filter(|_| !self.is_v2 && self.controllers.contains(&Controller::Cpu))
         {
-            let _ = fs::write(top.join(&group.path).join("cpu.cfs_quota_us"), "-1");
+            let _ = fs::write(top.join(&cgroup.path).join("cpu.cfs_quota_us"), "-1");
         }
-        for group in groups {
-            let folder = top.join(&group.path);
+        for cgroup in cgroups {
+            let folder = top.join(&cgroup.path);
             match self.is_threaded {
-                true => self.thread_group(&folder)?,
-                false => self.group(&folder)?,
+                true => self.make_threaded_cgroup(&folder)?,
+                false => self.make_cgroup(&folder)?,
             }
-            if group.is_inner {
+            if cgroup.is_inner {
                 self.delegate_controllers(&folder)?;
             }
-            self.limit(&folder, &self.effective_limits(group, groups))?;
+            self.limit(&folder, &self.effective_limits(cgroup, cgroups))?;
         }
         Ok(())
     }
 
     /// The limits to set: v1 refuses a quota above that of an ancestor.
-    fn effective_limits(&self, group: &ServiceCgroup, groups: &[ServiceCgroup]) -> Limits {
+    fn effective_limits(&self, cgroup: &ServiceCgroup, cgroups: &[ServiceCgroup]) -> Limits {
         let is_above = |other: &&ServiceCgroup| {
-            group
+            cgroup
                 .path
                 .strip_prefix(&other.path)
                 .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
-        let above = groups.iter().filter(is_above).filter_map(|other| other.limits.cpu_max).min();
-        let own = group.limits.cpu_max.filter(|_| !self.is_v2).and(above).or(group.limits.cpu_max);
-        Limits { cpu_max: own, ..group.limits.clone() }
+        let above = cgroups.iter().filter(is_above).filter_map(|other| other.limits.cpu_max).min();
+        let own =
+            cgroup.limits.cpu_max.filter(|_| !self.is_v2).and(above).or(cgroup.limits.cpu_max);
+        Limits { cpu_max: own, ..cgroup.limits.clone() }
     }
 
-    fn group(&self, folder: &Path) -> Result<()> {
+    fn make_cgroup(&self, folder: &Path) -> Result<()> {
         make(folder)
             .with_context(|| format!("cannot make the control group {}", folder.display()))
             .map(drop)
     }
 
-    fn thread_group(&self, folder: &Path) -> Result<()> {
-        self.group(folder)?;
+    fn make_threaded_cgroup(&self, folder: &Path) -> Result<()> {
+        self.make_cgroup(folder)?;
         write(&folder.join("cgroup.type"), "threaded")
     }
 
@@ -284,7 +285,7 @@ impl Hierarchy {
             self.controllers.iter().flat_map(|controller| controller.values(limits, self.is_v2))
         {
             let written = write(&folder.join(file), &value);
-            // EBUSY comes from v1; v2 accepts any value.
+            // Only v1 fails with EBUSY; v2 accepts any value.
             written.map_err(|error| {
                 match error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) {
                     Some(libc::EBUSY) if limits.memory_max.is_some() => error.context(
@@ -321,7 +322,7 @@ impl Hierarchy {
     }
 
     /// The current cgroup of a thread.
-    fn group_of(&self, tid: u32) -> io::Result<Option<String>> {
+    fn cgroup_of(&self, tid: u32) -> io::Result<Option<String>> {
         let text = fs::read_to_string(format!("/proc/{tid}/cgroup"))?;
         let cgroups = Cgroups::parse(&text);
         let path = match self.is_v2 {
@@ -331,27 +332,27 @@ impl Hierarchy {
         Ok(path.map(Into::into))
     }
 
-    /// Migrates a thread to a service's cgroup, or back to its origin. False: it is there already,
-    /// or it has ended.
+    /// Migrates a thread to a service's cgroup, or back to its origin. Returns `false` if the
+    /// thread is there already, or has ended.
     pub fn migrate(&self, thread: ThreadId, path: Option<&str>) -> io::Result<bool> {
-        let known = self.last_group.lock().ok().and_then(|seen| seen.get(&thread).cloned());
-        let group = self.migrate_from(known, thread.tid, path)?;
-        let is_moved = group.is_some();
-        if let (Some(group), Ok(mut seen)) = (group, self.last_group.lock()) {
-            seen.insert(thread, group);
+        let known = self.last_cgroup.lock().ok().and_then(|seen| seen.get(&thread).cloned());
+        let cgroup = self.migrate_from(known, thread.tid, path)?;
+        let is_moved = cgroup.is_some();
+        if let (Some(cgroup), Ok(mut seen)) = (cgroup, self.last_cgroup.lock()) {
+            seen.insert(thread, cgroup);
         }
         Ok(is_moved)
     }
 
-    /// Migrates a thread from its cgroup, which is looked up unless it is known. Returns the new
-    /// cgroup if the thread was moved.
+    /// Migrates a thread from its cgroup, and looks that up unless it is known. Returns the new
+    /// cgroup if the thread was migrated.
     fn migrate_from(
         &self,
         known: Option<String>,
         tid: u32,
         path: Option<&str>,
     ) -> io::Result<Option<String>> {
-        let now = known.map_or_else(|| self.group_of(tid), |group| Ok(Some(group)));
+        let now = known.map_or_else(|| self.cgroup_of(tid), |cgroup| Ok(Some(cgroup)));
         let moved = now.and_then(|now| match now {
             Some(now) => self.move_from(&now, tid, path),
             None => Ok(None),
@@ -362,7 +363,7 @@ impl Hierarchy {
         }
     }
 
-    /// Migrates a thread from `now`, and returns the new cgroup if the thread was moved.
+    /// Migrates a thread from `now`, and returns the new cgroup if the thread was migrated.
     fn move_from(&self, now: &str, tid: u32, path: Option<&str>) -> io::Result<Option<String>> {
         let origin = origin(now);
         let below = |path: &str| format!("/{TOP}/{path}/{}", folder(&origin));
@@ -370,21 +371,21 @@ impl Hierarchy {
         if target == now {
             return Ok(None);
         }
-        let is_made = self.procs_files.lock().is_ok_and(|doors| doors.contains_key(&target));
+        let is_made = self.procs_files.lock().is_ok_and(|files| files.contains_key(&target));
         if path.is_some() && !is_made {
             self.make_leaf(&target)?;
         }
         let targets =
             if path.is_none() { self.origin_candidates(&target) } else { vec![target.clone()] };
-        match write_to_first_accepting(&targets, |group| self.write_to(group, tid)) {
-            // The thread's process has other threads, which must not move with it.
+        match write_to_first_accepting(&targets, |cgroup| self.write_to(cgroup, tid)) {
+            // The thread's process has other threads, which must not migrate with it.
             Err(error) if self.is_threaded && error.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
             written => return written.map(Some),
         }
         let (is_alone, beside) =
             (fs::read_dir(format!("/proc/{tid}/task"))?.nth(1).is_none(), below(PROCESS_GROUP_DIR));
         if is_alone {
-            return write_to_first_accepting(&targets, |group| self.write_process(group, tid))
+            return write_to_first_accepting(&targets, |cgroup| self.write_process(cgroup, tid))
                 .map(Some);
         }
         self.make_leaf(&beside)?;
@@ -399,49 +400,49 @@ impl Hierarchy {
         Ok(Some(if path.is_some() { target } else { beside }))
     }
 
-    fn folder_of(&self, group: &str) -> PathBuf {
-        self.root.join(group.trim_start_matches('/'))
+    fn folder_of(&self, cgroup: &str) -> PathBuf {
+        self.root.join(cgroup.trim_start_matches('/'))
     }
 
-    fn make_leaf(&self, group: &str) -> io::Result<()> {
-        let folder = self.folder_of(group);
+    fn make_leaf(&self, cgroup: &str) -> io::Result<()> {
+        let folder = self.folder_of(cgroup);
         let made = make(&folder).and_then(|is_new| match is_new && self.is_threaded {
             true => fs::write(folder.join("cgroup.type"), "threaded"),
             false => Ok(()),
         });
-        made.map_err(|error| of_group(&folder, &error))
+        made.map_err(|error| hide_errno(&folder, &error))
     }
 
-    fn write_to(&self, group: &str, tid: u32) -> io::Result<()> {
-        let file = match (self.is_v2, self.is_threaded) {
+    fn write_to(&self, cgroup: &str, tid: u32) -> io::Result<()> {
+        let name = match (self.is_v2, self.is_threaded) {
             (false, _) => "tasks",
             (true, true) => "cgroup.threads",
             (true, false) => "cgroup.procs",
         };
-        let Ok(mut doors) = self.procs_files.lock() else {
+        let Ok(mut files) = self.procs_files.lock() else {
             return Err(io::ErrorKind::Other.into());
         };
-        let door = match doors.entry(group.to_owned()) {
-            Entry::Occupied(door) => door.into_mut(),
-            Entry::Vacant(door) => {
-                let path = self.folder_of(group).join(file);
+        let file = match files.entry(cgroup.to_owned()) {
+            Entry::Occupied(file) => file.into_mut(),
+            Entry::Vacant(vacant) => {
+                let path = self.folder_of(cgroup).join(name);
                 let opened = File::options().write(true).open(&path);
-                door.insert(opened.map_err(|error| of_group(&path, &error))?)
+                vacant.insert(opened.map_err(|error| hide_errno(&path, &error))?)
             }
         };
-        let written = door.write_all(tid.to_string().as_bytes());
+        let written = file.write_all(tid.to_string().as_bytes());
         // The cgroup was removed, and may have been made again since.
         if written.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::ENODEV)) {
-            doors.remove(group);
+            files.remove(cgroup);
         }
         written
     }
 
-    fn write_process(&self, group: &str, tid: u32) -> io::Result<()> {
-        fs::write(self.folder_of(group).join("cgroup.procs"), tid.to_string())
+    fn write_process(&self, cgroup: &str, tid: u32) -> io::Result<()> {
+        fs::write(self.folder_of(cgroup).join("cgroup.procs"), tid.to_string())
     }
 
-    /// Removes cgroups without members: their origins may no longer exist.
+    /// Removes cgroups without members, because their origins may no longer exist.
     pub fn sweep(&self) {
         for leaf in leaves(&self.root.join(TOP)) {
             let _ = fs::remove_dir(leaf);
@@ -452,20 +453,20 @@ impl Hierarchy {
     /// Closes the procs files and forgets the threads' cgroups, so that later migrations see the
     /// current ones.
     fn close_files(&self) {
-        if let (Ok(mut doors), Ok(mut seen)) = (self.procs_files.lock(), self.last_group.lock()) {
-            doors.clear();
+        if let (Ok(mut files), Ok(mut seen)) = (self.procs_files.lock(), self.last_cgroup.lock()) {
+            files.clear();
             seen.clear();
         }
     }
 
-    /// Moves all threads back to their origins and removes the cgroups, except `kept`.
+    /// Migrates all threads back to their origins and removes the cgroups, except `kept`.
     pub fn tear_down(&self, kept: &[ServiceCgroup]) -> Result<()> {
         self.close_files();
         let top = self.root.join(TOP);
         let has_beside = self.is_threaded && !kept.is_empty();
         let kept = kept
             .iter()
-            .map(|group| group.path.as_str())
+            .map(|cgroup| cgroup.path.as_str())
             .chain(has_beside.then_some(PROCESS_GROUP_DIR));
         let kept: Vec<_> = kept.map(|path| top.join(path)).collect();
         let mut failed = Ok(());
@@ -478,11 +479,11 @@ impl Hierarchy {
         failed
     }
 
-    /// Moves all members of a leaf back, and continues if one cannot be moved: one by one with
-    /// `alone`, if other threads of their processes stay in other cgroups.
+    /// Migrates all members of a leaf back, and continues if one cannot be migrated. With `alone`,
+    /// migrates them one by one, because other threads of their processes stay in other cgroups.
     fn move_all_back(&self, leaf: &Path, alone: bool) -> Result<()> {
-        let group = format!("/{}", leaf.strip_prefix(&self.root).unwrap_or(leaf).display());
-        let homes = self.origin_candidates(&origin(&group));
+        let cgroup = format!("/{}", leaf.strip_prefix(&self.root).unwrap_or(leaf).display());
+        let origins = self.origin_candidates(&origin(&cgroup));
         let threaded = leaf.join("cgroup.type").exists()
             && fs::read_to_string(leaf.join("cgroup.type"))
                 .is_ok_and(|kind| kind.trim() == "threaded");
@@ -493,7 +494,7 @@ impl Hierarchy {
         };
         // The next round finds threads that were forked meanwhile.
         let mut done = Ok(());
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             let members = fs::read_to_string(leaf.join(list)).unwrap_or_default();
             if members.is_empty() || done.is_err() {
                 break;
@@ -502,15 +503,16 @@ impl Hierarchy {
             for tid in members.lines() {
                 let moved = match (alone, tid.parse()) {
                     (true, Ok(tid)) => self.migrate_from(None, tid, None).map(drop),
-                    _ => write_to_first_accepting(&homes, |home| {
-                        fs::write(self.folder_of(home).join(file), tid)
+                    _ => write_to_first_accepting(&origins, |origin| {
+                        fs::write(self.folder_of(origin).join(file), tid)
                     })
                     .map(drop),
                 };
                 match moved {
                     Err(error) if !is_gone(&error) => {
-                        done = Err(error)
-                            .with_context(|| format!("cannot migrate {tid} back to {}", homes[0]));
+                        done = Err(error).with_context(|| {
+                            format!("cannot migrate {tid} back to {}", origins[0])
+                        });
                     }
                     _ => {}
                 }
@@ -520,8 +522,8 @@ impl Hierarchy {
     }
 
     /// A cgroup and its ancestors, as far as they exist: a thread's origin may have been removed.
-    fn origin_candidates(&self, group: &str) -> Vec<String> {
-        let wanted = self.folder_of(group);
+    fn origin_candidates(&self, cgroup: &str) -> Vec<String> {
+        let wanted = self.folder_of(cgroup);
         let above = wanted
             .ancestors()
             .take_while(|folder| folder.starts_with(&self.root) && **folder != self.root);
@@ -536,12 +538,12 @@ impl Hierarchy {
 /// accepts no members, except the root (Documentation/admin-guide/cgroup-v2.rst, "No Internal
 /// Process Constraint").
 fn write_to_first_accepting(
-    groups: &[String],
+    cgroups: &[String],
     write: impl Fn(&str) -> io::Result<()>,
 ) -> io::Result<String> {
     let mut done = Err(io::ErrorKind::NotFound.into());
-    for group in groups {
-        done = write(group).map(|()| group.clone());
+    for cgroup in cgroups {
+        done = write(cgroup).map(|()| cgroup.clone());
         if !done.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY)) {
             break;
         }
@@ -549,16 +551,16 @@ fn write_to_first_accepting(
     done
 }
 
-/// Hides the errno: that a cgroup does not exist must not be taken for the end of a thread.
-fn of_group(path: &Path, error: &io::Error) -> io::Error {
+/// Hides the errno: a missing cgroup must not be taken for a thread that has ended.
+fn hide_errno(path: &Path, error: &io::Error) -> io::Error {
     io::Error::other(format!("{}: {error}", path.display()))
 }
 
-/// For threads of no service whose processes have threads in services' cgroups; no service has this
-/// name.
+/// The cgroup of threads that belong to no service, but whose processes have threads in services'
+/// cgroups. No service has this name.
 const PROCESS_GROUP_DIR: &str = "root";
-/// A bound, so that processes that fork all the time do not keep this loop running.
-const ROUNDS: usize = 1000;
+/// Processes that fork all the time must not keep this loop running.
+const MAX_ROUNDS: usize = 1000;
 
 fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENOENT | libc::ENODEV))
@@ -598,19 +600,19 @@ mod tests {
             controllers: vec![Controller::Cpu],
             is_threaded: false,
             procs_files: Mutex::default(),
-            last_group: Mutex::default(),
+            last_cgroup: Mutex::default(),
         };
         let tid = std::process::id();
         let [first, second] = [1, 2].map(|began_ns| ThreadId { tid, began_ns });
         hierarchy
-            .last_group
+            .last_cgroup
             .lock()
             .expect("a lock")
             .insert(first, format!("/{TOP}/shop/{}", folder("/home")));
-        let place = |thread| hierarchy.migrate(thread, None).expect("it is placed");
-        assert!(!place(second), "it is where it began");
+        let migrate = |thread| hierarchy.migrate(thread, None).expect("it is migrated");
+        assert!(!migrate(second), "it is where it began");
         assert_eq!(fs::read_to_string(&tasks).expect("it is there"), "");
-        assert!(place(first));
+        assert!(migrate(first));
         assert_eq!(fs::read_to_string(&tasks).expect("it is there"), tid.to_string());
     }
 

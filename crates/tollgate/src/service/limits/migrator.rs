@@ -17,29 +17,30 @@ use super::cgroups::ServiceCgroups;
 use super::hierarchy::ThreadId;
 use crate::output::log_message;
 
-/// Number and cost of migrations.
+/// The number and cost of migrations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MigrationStats {
     pub moved: u64,
     pub total_ns: u64,
     pub longest_ns: u64,
-    /// Threads that were in their cgroup already, had a newer request, or had ended.
+    /// Requests for threads that were in their cgroup already, had a newer request, or had ended.
     pub needless: u64,
-    /// Deferred, because migrations would have used more than a tenth of a processor.
+    /// Migrations that were deferred, because they would have used more than a tenth of a
+    /// processor.
     pub put_off: u64,
     pub failed: u64,
 }
 
 impl From<MigrationStats> for MigrationReport {
-    fn from(moves: MigrationStats) -> Self {
-        let MigrationStats { moved, total_ns, longest_ns, needless, put_off, failed } = moves;
+    fn from(stats: MigrationStats) -> Self {
+        let MigrationStats { moved, total_ns, longest_ns, needless, put_off, failed } = stats;
         Self { moved, total_ns, longest_ns, needless, put_off, failed }
     }
 }
 
 pub struct Migrator {
     is_over: Arc<AtomicBool>,
-    moves: Arc<Mutex<MigrationStats>>,
+    stats: Arc<Mutex<MigrationStats>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -79,13 +80,13 @@ impl MigrationBudget {
 }
 
 impl Migrator {
-    pub fn start(source: MigrationSource, groups: Arc<RwLock<ServiceCgroups>>) -> Result<Self> {
-        let (is_over, moves) =
+    pub fn start(source: MigrationSource, cgroups: Arc<RwLock<ServiceCgroups>>) -> Result<Self> {
+        let (is_over, stats) =
             (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(MigrationStats::default())));
         let work =
-            MigratorThread { groups, is_over: Arc::clone(&is_over), moves: Arc::clone(&moves) };
+            MigratorThread { cgroups, is_over: Arc::clone(&is_over), stats: Arc::clone(&stats) };
         let begin = move || {
-            if let Err(error) = Migrations::new(source).map(|placements| work.run_loop(&placements))
+            if let Err(error) = Migrations::new(source).map(|migrations| work.run_loop(&migrations))
             {
                 log_message(&format!("cannot migrate threads to control groups: {error}"));
             }
@@ -93,7 +94,7 @@ impl Migrator {
         let thread = std::thread::Builder::new().name("tollgate-mover".into()).spawn(begin);
         Ok(Self {
             is_over,
-            moves,
+            stats,
             thread: Some(
                 thread.context(
                     "cannot start the thread that migrates threads between control groups",
@@ -102,8 +103,8 @@ impl Migrator {
         })
     }
 
-    pub fn moves(&self) -> MigrationStats {
-        self.moves.lock().map(|moves| *moves).unwrap_or_default()
+    pub fn stats(&self) -> MigrationStats {
+        self.stats.lock().map(|stats| *stats).unwrap_or_default()
     }
 }
 
@@ -117,35 +118,36 @@ impl Drop for Migrator {
 }
 
 struct MigratorThread {
-    groups: Arc<RwLock<ServiceCgroups>>,
+    cgroups: Arc<RwLock<ServiceCgroups>>,
     is_over: Arc<AtomicBool>,
-    moves: Arc<Mutex<MigrationStats>>,
+    stats: Arc<Mutex<MigrationStats>>,
 }
 
 impl MigratorThread {
-    fn run_loop(&self, placements: &Migrations) {
+    fn run_loop(&self, migrations: &Migrations) {
         kernel::process::set_realtime();
         let (mut budget, mut swept, mut has_failed) =
             (MigrationBudget::default(), Instant::now(), false);
-        let (mut leaving, mut looked) = (Vec::new(), Instant::now());
+        let (mut returning, mut checked) = (Vec::new(), Instant::now());
         while !self.is_over.load(Ordering::Relaxed) {
-            let mut asked = placements.wait(if leaving.is_empty() { WINDOW } else { RETURN_DELAY });
-            leaving.extend(asked.extract_if(.., |placement| placement.is_return != 0));
-            if !leaving.is_empty() && looked.elapsed() >= RETURN_DELAY {
-                looked = Instant::now();
+            let mut requests =
+                migrations.wait(if returning.is_empty() { WINDOW } else { RETURN_DELAY });
+            returning.extend(requests.extract_if(.., |request| request.is_return != 0));
+            if !returning.is_empty() && checked.elapsed() >= RETURN_DELAY {
+                checked = Instant::now();
                 let worked = thread_time();
-                leaving.retain(|placement| match placements.return_decision(placement) {
+                returning.retain(|request| match migrations.return_decision(request) {
                     ReturnDecision::Now => {
-                        asked.push(*placement);
+                        requests.push(*request);
                         false
                     }
                     ReturnDecision::Later => true,
                     ReturnDecision::Never => false,
                 });
-                budget.spend(looked, thread_time().saturating_sub(worked));
+                budget.spend(checked, thread_time().saturating_sub(worked));
             }
-            for placement in asked {
-                if let Err(error) = self.migrate_one(placements, &placement, &mut budget)
+            for request in requests {
+                if let Err(error) = self.migrate_one(migrations, &request, &mut budget)
                     && !std::mem::replace(&mut has_failed, true)
                 {
                     log_message(&format!(
@@ -156,8 +158,8 @@ impl MigratorThread {
             if swept.elapsed() > SWEEP_EVERY {
                 swept = Instant::now();
                 // Under the lock, no other thread uses a cgroup that is about to be removed.
-                if let Ok(groups) = self.groups.write() {
-                    groups.sweep();
+                if let Ok(cgroups) = self.cgroups.write() {
+                    cgroups.sweep();
                 }
             }
         }
@@ -165,47 +167,47 @@ impl MigratorThread {
 
     fn migrate_one(
         &self,
-        placements: &Migrations,
-        placement: &wire::service_migration,
+        migrations: &Migrations,
+        request: &wire::service_migration,
         budget: &mut MigrationBudget,
     ) -> Result<()> {
-        let wire::service_migration { tid, began_ns, cgroup_of, has_all_limits, .. } = *placement;
+        let wire::service_migration { tid, began_ns, cgroup_of, has_all_limits, .. } = *request;
         let (has_all_limits, began, worked) = (has_all_limits != 0, Instant::now(), thread_time());
         // A migration that must take place at once, and one back to the origin, do not depend on
         // the budget.
         if cgroup_of != 0 && !has_all_limits && budget.is_exhausted(began) {
-            placements.defer(placement);
-            self.note(|moves| moves.put_off += 1);
+            migrations.defer(request);
+            self.note(|stats| stats.put_off += 1);
             return Ok(());
         }
         // The lock keeps the cgroups as they are: a change of the cgroups resets the records of
         // migrations.
         let moved =
-            self.groups.read().map_or(Ok(false), |groups| match placements.is_current(placement) {
-                true => groups.migrate(ThreadId { tid, began_ns }, cgroup_of, has_all_limits),
+            self.cgroups.read().map_or(Ok(false), |cgroups| match migrations.is_current(request) {
+                true => cgroups.migrate(ThreadId { tid, began_ns }, cgroup_of, has_all_limits),
                 false => Ok(false),
             });
-        // Time spent waiting does not count.
+        // The time of waiting does not count.
         budget.spend(began, thread_time().saturating_sub(worked));
         let ns = began.elapsed().as_nanos() as u64;
-        self.note(|moves| match &moved {
+        self.note(|stats| match &moved {
             Ok(true) => {
-                moves.moved += 1;
-                moves.total_ns += ns;
-                moves.longest_ns = moves.longest_ns.max(ns);
+                stats.moved += 1;
+                stats.total_ns += ns;
+                stats.longest_ns = stats.longest_ns.max(ns);
             }
-            Ok(false) => moves.needless += 1,
-            Err(_) => moves.failed += 1,
+            Ok(false) => stats.needless += 1,
+            Err(_) => stats.failed += 1,
         });
         if moved.is_err() {
-            placements.defer(placement);
+            migrations.defer(request);
         }
         moved.map(drop)
     }
 
     fn note(&self, note: impl FnOnce(&mut MigrationStats)) {
-        if let Ok(mut moves) = self.moves.lock() {
-            note(&mut moves);
+        if let Ok(mut stats) = self.stats.lock() {
+            note(&mut stats);
         }
     }
 }

@@ -31,13 +31,13 @@ pub use migrator::MigrationStats;
 use migrator::Migrator;
 pub use own_limits::OwnLimits;
 use watchdog::CgroupWatchdog;
-pub use watchdog::keep;
+pub use watchdog::run_watchdog;
 
 pub struct Limiter {
-    /// None: this machine has no cgroup v2 hierarchy, to which the programs attach.
+    /// `None`: this machine has no cgroup v2 hierarchy, to which the programs attach.
     sockets: Option<kernel::service::socket_limits::SocketLimiter>,
-    groups: Arc<RwLock<ServiceCgroups>>,
-    mover: Migrator,
+    cgroups: Arc<RwLock<ServiceCgroups>>,
+    migrator: Migrator,
     watchdog: Option<CgroupWatchdog>,
     at_end: AtEnd,
     own: BTreeMap<u16, OwnLimits>,
@@ -51,11 +51,11 @@ impl Limiter {
         if let Err(error) = cgroups::remove_orphaned() {
             log_message(&format!("{error:#}"));
         }
-        let groups = Arc::new(RwLock::new(ServiceCgroups::default()));
+        let cgroups = Arc::new(RwLock::new(ServiceCgroups::default()));
         Ok(Self {
             sockets: kernel::service::socket_limits::SocketLimiter::start(gate)?,
-            mover: Migrator::start(MigrationSource::new(gate)?, Arc::clone(&groups))?,
-            groups,
+            migrator: Migrator::start(MigrationSource::new(gate)?, Arc::clone(&cgroups))?,
+            cgroups,
             watchdog: None,
             at_end: AtEnd::default(),
             own: BTreeMap::new(),
@@ -76,7 +76,7 @@ impl Limiter {
     pub fn activate(
         &mut self,
         services: &kernel::service::service_maps::KernelServices,
-        numbers: &ServiceRegistry,
+        registry: &ServiceRegistry,
         own: BTreeMap<u16, OwnLimits>,
         at_end: AtEnd,
     ) -> Result<()> {
@@ -91,15 +91,15 @@ impl Limiter {
             .filter(|(_, own)| own.limits.needs_cgroup())
             .map(|(number, _)| *number)
             .collect();
-        let wanted = groups_of(numbers, &own, &owners);
-        let has_groups = !wanted.is_empty();
+        let wanted = wanted_cgroups(registry, &own, &owners);
+        let has_cgroups = !wanted.is_empty();
         {
-            let mut groups =
-                self.groups.write().ok().context(
+            let mut cgroups =
+                self.cgroups.write().ok().context(
                     "the thread that migrates threads between control groups has failed",
                 )?;
-            let hierarchies = groups.reserve(&wanted)?;
-            let kept = groups.set(hierarchies, wanted);
+            let hierarchies = cgroups.reserve(&wanted)?;
+            let kept = cgroups.set(hierarchies, wanted);
             services
                 .reset_cgroups(|service| kept.as_ref().is_ok_and(|kept| kept.contains(&service)));
             kept?;
@@ -109,48 +109,48 @@ impl Limiter {
         // The cgroups now have the weights of the file, or of `limit`.
         self.shares = FairShare::default();
         self.measured = None;
-        for number in numbers.all() {
+        for number in registry.all() {
             services.set_cgroup(
                 number,
-                self.cgroup_owner(numbers, number),
-                self.migrate_flags(numbers, number),
+                self.cgroup_owner(registry, number),
+                self.migrate_flags(registry, number),
             );
         }
-        self.limit_sockets(numbers)?;
-        self.ensure_watchdog(has_groups && at_end == AtEnd::Lift)
+        self.limit_sockets(registry)?;
+        self.ensure_watchdog(has_cgroups && at_end == AtEnd::Lift)
     }
 
-    fn migrate_flags(&self, numbers: &ServiceRegistry, number: u16) -> u32 {
-        let limits: Vec<_> = numbers
+    fn migrate_flags(&self, registry: &ServiceRegistry, number: u16) -> u32 {
+        let limits: Vec<_> = registry
             .ancestors(number)
             .filter_map(|above| self.own.get(&above))
             .map(|own| &own.limits)
             .collect();
-        let mut placing = 0;
+        let mut flags = 0;
         if limits.iter().any(|limits| limits.applies_from_start()) {
-            placing |= wire::MIGRATE_AT_ONCE;
+            flags |= wire::MIGRATE_AT_ONCE;
         }
         if limits.iter().any(|limits| limits.cpu_max.is_some()) {
-            placing |= wire::MIGRATE_UNCONTENDED;
+            flags |= wire::MIGRATE_UNCONTENDED;
         }
-        placing
+        flags
     }
 
-    fn limit_sockets(&mut self, numbers: &ServiceRegistry) -> Result<()> {
+    fn limit_sockets(&mut self, registry: &ServiceRegistry) -> Result<()> {
         let Some(sockets) = &mut self.sockets else { return Ok(()) };
-        for number in numbers.active() {
+        for number in registry.active() {
             let own = self.own.get(&number).cloned().unwrap_or_default();
-            let beyond = match (own.works_for, own.limits.over_limit) {
-                (Some(other), _) => LimitAction::WorksFor(numbers.successor(other)),
+            let over_limit = match (own.works_for, own.limits.over_limit) {
+                (Some(other), _) => LimitAction::WorksFor(registry.successor(other)),
                 (None, service::OverLimit::Fails(errno)) => LimitAction::Refused(errno.number()),
                 (None, service::OverLimit::WorksFor(_)) => LimitAction::default(),
             };
             let limit = Limit {
-                parent: numbers.get(number).parent,
+                parent: registry.get(number).parent,
                 sockets: own.limits.sockets_max,
                 connections: own.limits.connections_max,
                 bytes_per_second: own.limits.network_max,
-                over_limit: beyond,
+                over_limit,
             };
             sockets.set(number, &limit);
         }
@@ -167,15 +167,15 @@ impl Limiter {
         Ok(())
     }
 
-    /// The service whose cgroup contains the members of this one; 0: none.
-    fn cgroup_owner(&self, numbers: &ServiceRegistry, number: u16) -> u16 {
-        let has_group =
+    /// The service whose cgroup contains the members of this service; 0: none.
+    fn cgroup_owner(&self, registry: &ServiceRegistry, number: u16) -> u16 {
+        let has_cgroup =
             |above: &u16| self.own.get(above).is_some_and(|own| own.limits.needs_cgroup());
-        numbers.ancestors(number).find(has_group).unwrap_or(wire::SERVICE_ROOT as u16)
+        registry.ancestors(number).find(has_cgroup).unwrap_or(wire::SERVICE_ROOT as u16)
     }
 
-    fn applies_from_start(&self, numbers: &ServiceRegistry, number: u16) -> bool {
-        numbers
+    fn applies_from_start(&self, registry: &ServiceRegistry, number: u16) -> bool {
+        registry
             .ancestors(number)
             .filter_map(|above| self.own.get(&above))
             .any(|own| own.limits.applies_from_start())
@@ -185,13 +185,13 @@ impl Limiter {
     pub fn add_dynamic_service(
         &self,
         services: &kernel::service::service_maps::KernelServices,
-        numbers: &ServiceRegistry,
+        registry: &ServiceRegistry,
         number: u16,
     ) {
         services.set_cgroup(
             number,
-            self.cgroup_owner(numbers, number),
-            self.migrate_flags(numbers, number),
+            self.cgroup_owner(registry, number),
+            self.migrate_flags(registry, number),
         );
     }
 
@@ -199,14 +199,14 @@ impl Limiter {
     pub fn migrate_own(
         &self,
         services: &kernel::service::service_maps::KernelServices,
-        numbers: &ServiceRegistry,
+        registry: &ServiceRegistry,
     ) -> Result<()> {
         for member in services.members()?.iter().filter(|member| has_all_limits(member)) {
-            let service = numbers.successor(member.service);
-            if self.applies_from_start(numbers, service) {
-                // If this fails, the kernel side requests the migration later, and a failure is
-                // logged then.
-                let _ = self.migrate(services, member, service, numbers);
+            let service = registry.successor(member.service);
+            if self.applies_from_start(registry, service) {
+                // If this fails, the kernel side requests the migration later, and a failure of
+                // that is logged.
+                let _ = self.migrate(services, member, service, registry);
             }
         }
         Ok(())
@@ -219,23 +219,23 @@ impl Limiter {
         services: &kernel::service::service_maps::KernelServices,
         member: &Member,
         service: u16,
-        numbers: &ServiceRegistry,
+        registry: &ServiceRegistry,
     ) -> Result<()> {
-        let is_for_own = self.applies_from_start(numbers, service);
+        let is_for_own = self.applies_from_start(registry, service);
         let owner = if is_for_own {
-            self.cgroup_owner(numbers, service)
+            self.cgroup_owner(registry, service)
         } else {
             wire::SERVICE_ROOT as u16
         };
-        let mut placed = Ok(false);
+        let mut migrated = Ok(false);
         services.migrate_with(member, owner, || {
-            placed = self
-                .groups
+            migrated = self
+                .cgroups
                 .read()
-                .map_or(Ok(false), |groups| groups.migrate(ThreadId::of(member), owner, true));
-            placed.is_ok()
+                .map_or(Ok(false), |cgroups| cgroups.migrate(ThreadId::of(member), owner, true));
+            migrated.is_ok()
         });
-        placed.map(drop)
+        migrated.map(drop)
     }
 
     /// Whether services have weights, and at least two with cgroups want processors, or did so
@@ -254,41 +254,42 @@ impl Limiter {
         self.measured.is_none() && self.shares.is_balanced()
     }
 
-    /// Adjusts weights so that services get their shares; `used` is the usage so far. None:
-    /// processors are not contended.
+    /// Adjusts weights so that services get their shares. `used` is the usage so far, and `None` if
+    /// no processors are contended.
     pub fn balance(
         &mut self,
-        numbers: &ServiceRegistry,
+        registry: &ServiceRegistry,
         used: Option<BTreeMap<u16, ServiceUsage>>,
     ) -> Result<()> {
         let now = Instant::now();
         let measured = used.map(|used| (now, used));
         let (before, after) = (std::mem::replace(&mut self.measured, measured), &self.measured);
-        let mut sharers = self.sharers(numbers);
+        let mut sharers = self.sharers(registry);
         let mut elapsed_ns = 0;
         if let (Some((began, before)), Some((_, after))) = (before, after) {
             elapsed_ns = now.duration_since(began).as_nanos() as u64;
-            for (number, figures) in after {
+            for (number, usage) in after {
                 let before = before.get(number).copied().unwrap_or_default();
                 let had = CpuShare {
-                    cpu_ns: figures.cpu_ns.saturating_sub(before.cpu_ns),
-                    wait_ns: figures.wait_ns.saturating_sub(before.wait_ns),
+                    cpu_ns: usage.cpu_ns.saturating_sub(before.cpu_ns),
+                    wait_ns: usage.wait_ns.saturating_sub(before.wait_ns),
                 };
-                let owner = self.cgroup_owner(numbers, *number);
+                let owner = self.cgroup_owner(registry, *number);
                 if let Some(one) = sharers.get_mut(&owner) {
                     one.own.add(had);
                 }
-                for above in numbers.ancestors(owner).skip(1) {
+                for above in registry.ancestors(owner).skip(1) {
                     if let Some(one) = sharers.get_mut(&above) {
                         one.descendants.add(had);
                     }
                 }
             }
         }
-        let groups = self.groups.read().ok().context("a thread that migrates others has failed")?;
+        let cgroups =
+            self.cgroups.read().ok().context("a thread that migrates others has failed")?;
         let mut done = Ok(());
         for (number, weight) in self.shares.step(&sharers, elapsed_ns) {
-            match groups.set_weight(number, weight) {
+            match cgroups.set_weight(number, weight) {
                 Ok(()) => self.shares.record_weight(number, weight, sharers[&number].weight),
                 Err(error) => done = Err(error),
             }
@@ -297,11 +298,11 @@ impl Limiter {
     }
 
     /// The state of all services with cgroups, without their usage.
-    fn sharers(&self, numbers: &ServiceRegistry) -> BTreeMap<u16, ShareState> {
+    fn sharers(&self, registry: &ServiceRegistry) -> BTreeMap<u16, ShareState> {
         let sharer = |(number, own): (&u16, &OwnLimits)| {
-            let parent = numbers.get(*number).parent;
+            let parent = registry.get(*number).parent;
             let sharer = ShareState {
-                parent: self.cgroup_owner(numbers, parent),
+                parent: self.cgroup_owner(registry, parent),
                 weight: own.limits.cpu_weight.unwrap_or(hierarchy::WEIGHT),
                 cap: own.limits.cpu_max.map_or(f64::INFINITY, |percent| f64::from(percent) / 100.0),
                 own: CpuShare::default(),
@@ -325,29 +326,29 @@ impl Limiter {
     }
 
     /// The report on all services with limits.
-    pub fn report(&self, numbers: &ServiceRegistry) -> LimitReport {
-        let limited = numbers.in_tree_order().into_iter().map(|(number, _)| number);
+    pub fn report(&self, registry: &ServiceRegistry) -> LimitReport {
+        let limited = registry.in_tree_order().into_iter().map(|(number, _)| number);
         let limited = limited.filter(|number| self.own.contains_key(number));
         LimitReport {
             schema: "tollgate.service.limit/1".into(),
-            services: limited.map(|number| self.row(numbers, number)).collect(),
+            services: limited.map(|number| self.row(registry, number)).collect(),
             at_end: if self.at_end == AtEnd::Keep { "keep" } else { "lift" }.into(),
-            moves: self.moves().into(),
+            migrations: self.migrations().into(),
         }
     }
 
-    fn row(&self, numbers: &ServiceRegistry, number: u16) -> LimitRow {
+    fn row(&self, registry: &ServiceRegistry, number: u16) -> LimitRow {
         let (OwnLimits { limits, works_for }, counts) = (&self.own[&number], self.counts(number));
-        let beyond = match (works_for, limits.over_limit) {
-            (Some(other), _) => numbers.get(numbers.successor(*other)).name.clone(),
+        let over_limit = match (works_for, limits.over_limit) {
+            (Some(other), _) => registry.get(registry.successor(*other)).name.clone(),
             (None, service::OverLimit::Fails(errno)) => errno.name().into(),
             (None, service::OverLimit::WorksFor(_)) => service::Errno::default().name().into(),
         };
         let used = |limit: Option<u64>, controller| {
-            limit.and_then(|_| self.groups.read().ok()?.used(number, controller))
+            limit.and_then(|_| self.cgroups.read().ok()?.used(number, controller))
         };
         LimitRow {
-            name: numbers.get(number).name.clone(),
+            name: registry.get(number).name.clone(),
             cpu_weight: limits.cpu_weight,
             cpu_max_percent: limits.cpu_max,
             memory_max_bytes: limits.memory_max,
@@ -357,7 +358,7 @@ impl Limiter {
             sockets_max: limits.sockets_max,
             connections_max: limits.connections_max,
             network_max_bytes_per_second: limits.network_max,
-            beyond,
+            over_limit,
             sockets: counts.sockets,
             connections: counts.connections,
             refused: counts.refused,
@@ -367,22 +368,22 @@ impl Limiter {
         }
     }
 
-    pub fn moves(&self) -> MigrationStats {
-        self.mover.moves()
+    pub fn migrations(&self) -> MigrationStats {
+        self.migrator.stats()
     }
 }
 
 impl Drop for Limiter {
     fn drop(&mut self) {
-        let Ok(mut groups) = self.groups.write() else { return };
+        let Ok(mut cgroups) = self.cgroups.write() else { return };
         let ended = match self.at_end {
-            AtEnd::Lift => groups.tear_down(),
-            // Shares are not refreshed any more, so the weights return to those of the file.
+            AtEnd::Lift => cgroups.tear_down(),
+            // No process adjusts the shares any more, so set the weights of the file again.
             AtEnd::Keep => {
-                // Continues with the others if one fails.
+                // Continue with the others if one fails.
                 let limited = self.own.iter().filter(|(_, own)| own.limits.needs_cgroup());
                 let weighed = limited.map(|(number, own)| {
-                    groups.set_weight(*number, own.limits.cpu_weight.unwrap_or(hierarchy::WEIGHT))
+                    cgroups.set_weight(*number, own.limits.cpu_weight.unwrap_or(hierarchy::WEIGHT))
                 });
                 weighed.fold(Ok(()), Result::and)
             }
@@ -393,26 +394,26 @@ impl Drop for Limiter {
     }
 }
 
-/// Whether a thread is under all limits of its service, instead of only while it works on its
-/// behalf.
+/// Whether all limits of its service apply to a thread, and not only those for work on behalf of
+/// the service.
 fn has_all_limits(member: &Member) -> bool {
     u32::from(member.binding) != wire::BINDING_REQUEST
 }
 
-/// The cgroups, each after those above it.
-fn groups_of(
-    numbers: &ServiceRegistry,
+/// The cgroups of the services with limits, parents first.
+fn wanted_cgroups(
+    registry: &ServiceRegistry,
     own: &BTreeMap<u16, OwnLimits>,
     owners: &BTreeSet<u16>,
 ) -> Vec<(u16, ServiceCgroup)> {
     let owners_above = |number| {
-        numbers.ancestors(number).filter(|above| owners.contains(above)).collect::<Vec<_>>()
+        registry.ancestors(number).filter(|above| owners.contains(above)).collect::<Vec<_>>()
     };
-    let group = |number: u16| {
+    let cgroup = |number: u16| {
         let names: Vec<_> = owners_above(number)
             .into_iter()
             .rev()
-            .map(|above| numbers.get(above).name.as_str())
+            .map(|above| registry.get(above).name.as_str())
             .collect();
         let is_inner =
             owners.iter().any(|other| *other != number && owners_above(*other).contains(&number));
@@ -429,7 +430,7 @@ fn groups_of(
             },
         )
     };
-    let mut groups: Vec<_> = owners.iter().copied().map(group).collect();
-    groups.sort_by_key(|(_, group)| group.path.matches('/').count());
-    groups
+    let mut cgroups: Vec<_> = owners.iter().copied().map(cgroup).collect();
+    cgroups.sort_by_key(|(_, cgroup)| cgroup.path.matches('/').count());
+    cgroups
 }

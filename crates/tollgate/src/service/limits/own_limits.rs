@@ -6,17 +6,18 @@ use service::{Errno, Limits, OverLimit};
 use super::super::registry::ServiceRegistry;
 use super::super::requests::{LimitChange, LimitSetting};
 
-/// The limits of one service. Services are identified by their numbers on the kernel side.
+/// The limits of one service, with services by their numbers on the kernel side.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OwnLimits {
     pub limits: Limits,
-    /// The service for which threads work that would exceed the limit of sockets or connections.
+    /// The service that a thread works for when it would exceed the limit of sockets or
+    /// connections.
     pub works_for: Option<u16>,
 }
 
 impl OwnLimits {
     /// Applies a change that a user requested.
-    pub fn change(&mut self, change: &LimitChange, numbers: &ServiceRegistry) -> Result<()> {
+    pub fn change(&mut self, change: &LimitChange, registry: &ServiceRegistry) -> Result<()> {
         fn set<T>(value: &mut Option<T>, setting: Option<LimitSetting>) -> Result<()>
         where
             T: TryFrom<u64>,
@@ -37,23 +38,23 @@ impl OwnLimits {
         set(&mut limits.sockets_max, change.sockets_max)?;
         set(&mut limits.connections_max, change.connections_max)?;
         set(&mut limits.network_max, change.network_max)?;
-        if let Some(beyond) = &change.over_limit {
-            match Errno::parse(beyond) {
+        if let Some(over_limit) = &change.over_limit {
+            match Errno::parse(over_limit) {
                 Some(errno) => {
                     (limits.over_limit, self.works_for) = (OverLimit::Fails(errno), None)
                 }
-                None if beyond == "none" => {
+                None if over_limit == "none" => {
                     (limits.over_limit, self.works_for) = (OverLimit::default(), None)
                 }
                 None => {
                     let errnos = || {
                         let all = Errno::names().collect::<Vec<_>>().join(", ");
-                        format!("{beyond:?} is neither a service nor one of {all}")
+                        format!("{over_limit:?} is neither a service nor one of {all}")
                     };
-                    let other = numbers.find(beyond).with_context(errnos)?;
-                    if numbers
+                    let other = registry.find(over_limit).with_context(errnos)?;
+                    if registry
                         .ancestors(other)
-                        .any(|above| numbers.get(above).name == change.service)
+                        .any(|above| registry.get(above).name == change.service)
                     {
                         bail!(
                             "over-limit-service of {} must be a service outside of it",

@@ -1,9 +1,10 @@
-//! Saves the origin of a cgroup's members in the cgroup's name, so that they can be moved back
-//! whatever happens to Tollgate, and so that children return to where their parents came from.
+//! Saves the origin of a cgroup's members in the cgroup's name. So they can be migrated back
+//! whatever happens to Tollgate, and children return to where their parents came from.
 
 /// The folder of all service cgroups, below each hierarchy's root.
 pub const TOP: &str = "tollgate";
-/// A cgroup v2 beside that, without members. It exists while the mount option must be restored.
+/// A cgroup v2 without members beside `TOP`. It exists as long as the mount option is to be
+/// restored.
 pub const FAVORDYNMODS_MARKER: &str = "tollgate%favordynmods";
 /// NAME_MAX: include/uapi/linux/limits.h
 const MAX_NAME_LEN: usize = 255;
@@ -11,8 +12,8 @@ const MAX_NAME_LEN: usize = 255;
 /// kernel/cgroup/cgroup-v1.c, cgroup1_base_files; other files begin with their subsystem's name and
 /// a dot.
 const FILES: [&str; 3] = ["tasks", "notify_on_release", "release_agent"];
-/// include/linux/cgroup_subsys.h of v6.18, and what every cgroup has besides
-/// (kernel/cgroup/cgroup.c).
+/// The subsystems (include/linux/cgroup_subsys.h of v6.18), and the prefixes of the files that
+/// every cgroup has (kernel/cgroup/cgroup.c).
 const SUBSYSTEMS: [&str; 19] = [
     "cgroup",
     "irq",
@@ -42,8 +43,8 @@ pub fn service_folder(name: &str) -> String {
     if is_file { format!("%{}", folder(name)) } else { folder(name) }
 }
 
-/// The folder, below the service's, for threads from `origin`. If the name is too long, it stands
-/// for an ancestor of the cgroup.
+/// The folder, below the service's, for threads from `origin`. If the name would be too long, it is
+/// that of an ancestor of the cgroup.
 pub fn folder(origin: &str) -> String {
     let mut origin = origin;
     loop {
@@ -55,17 +56,17 @@ pub fn folder(origin: &str) -> String {
     }
 }
 
-/// The origin of a cgroup's members; the cgroup itself, if it is not one of Tollgate's.
-pub fn origin(group: &str) -> String {
-    let is_ours = group
+/// The origin of a cgroup's members: the cgroup itself, unless it is one of Tollgate's.
+pub fn origin(cgroup: &str) -> String {
+    let is_ours = cgroup
         .strip_prefix('/')
         .and_then(|path| path.strip_prefix(TOP))
         .is_some_and(|rest| rest.starts_with('/'));
-    match group.rsplit_once('/') {
+    match cgroup.rsplit_once('/') {
         Some((_, name)) if is_ours && name.starts_with("%2F") => {
             name.replace("%2F", "/").replace("%25", "%")
         }
-        _ => group.into(),
+        _ => cgroup.into(),
     }
 }
 

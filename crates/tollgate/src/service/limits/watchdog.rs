@@ -1,5 +1,5 @@
-//! The services' watchdog: a separate process that moves all threads back to their original cgroups
-//! if the daemon is killed.
+//! The services' watchdog: a separate process that migrates all threads back to their original
+//! cgroups if the daemon is killed.
 
 use std::io::Read as _;
 use std::os::fd::OwnedFd;
@@ -42,8 +42,8 @@ impl Drop for CgroupWatchdog {
 /// last.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The watchdog's own command: waits for the end of its standard input.
-pub fn keep() -> Result<ExitCode> {
+/// The command of the watchdog: waits for the end of its standard input, and cleans up.
+pub fn run_watchdog() -> Result<ExitCode> {
     kernel::watchdog::name_watchdog();
     let mut rest = Vec::new();
     let _ = std::io::stdin().read_to_end(&mut rest);
