@@ -109,7 +109,7 @@ impl RuleServer {
             peer,
             file: None,
         };
-        match rules.ruleset.match_rule(&facts).map(|index| rules.ruleset.rules()[index].then) {
+        match rules.ruleset.match_rule(&facts).map(|index| rules.ruleset.rules()[index].action) {
             Some(RuleAction::BelongsTo(service)) => self.service = service,
             Some(RuleAction::AdoptsPeer) => self.service = peer.expect("only on messages"),
             Some(RuleAction::Inherits) | None => {}

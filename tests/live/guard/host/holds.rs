@@ -63,7 +63,7 @@ fn learned(
         daemon.program().is_some_and(|program| program["calls"].as_u64() > Some(2000))
     });
     // The daemon may have attached the server in the middle of the commands.
-    server.send_and_wait(usual);
+    server.send_and_wait(normal);
     daemon.request("normalize guarded");
     server.send_and_wait(normal);
     assert_eq!(daemon.program().expect("it is known")["anomalies"], 0);

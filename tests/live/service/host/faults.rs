@@ -134,7 +134,7 @@ fn hundred_thousand_connections_leak_nothing() {
     const CONNECTIONS_EACH: u32 = 50_000;
     let services = ActiveServices::start(programs(&["shop", "blog", "backend"]), TENANTS);
     let folder = services.folder.path();
-    let backend = Backend::start(folder, "backend", "0", "--threads 1");
+    let backend = Backend::start(folder, "backend", "0", "");
     let tenants = ["shop", "blog"].map(|name| {
         backend.tenant(
             folder,
