@@ -2,6 +2,8 @@
 //! gate, and processes that start gated. Only this crate and `libtollgate` use `unsafe`; the others
 //! forbid it.
 
+#![warn(missing_docs)]
+
 pub mod benchmark;
 pub mod clock;
 pub mod cpus;
