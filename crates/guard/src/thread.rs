@@ -49,8 +49,8 @@ impl GuardThread {
         true
     }
 
-    /// Expects a restart of the latest call, by the kernel or by the program: the thread was stopped
-    /// in the call, or a signal without a handler woke it.
+    /// Expects a restart of the latest call, by the kernel or by the program: the thread was
+    /// stopped in the call, or a signal without a handler woke it.
     pub fn mark_restart(&mut self) {
         self.restart_expected = true;
     }

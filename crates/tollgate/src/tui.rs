@@ -56,8 +56,8 @@ fn run(
         if process::has_hung_up(keys) {
             return Ok(());
         }
-        // If very many keys come at once, `event::poll` has read only some of them and waits for more.
-        // Its wait is therefore limited.
+        // If very many keys come at once, `event::poll` has read only some of them and waits for
+        // more. Its wait is therefore limited.
         let mut wait = if is_readable { KEY_POLL } else { Duration::ZERO };
         while event::poll(std::mem::take(&mut wait))? {
             if is_end(&event::read()?) {

@@ -31,8 +31,8 @@ pub const INJECTED: usize = 2;
 /// The injected time, as a fraction of the benchmark's own time.
 pub const INJECTION: f64 = 0.02;
 
-/// How long a benchmark's part of a block takes. With the slowest arm, it takes not much longer than
-/// `MAX_DURATION`.
+/// How long a benchmark's part of a block takes. With the slowest arm, it takes not much longer
+/// than `MAX_DURATION`.
 const TARGET_DURATION: Duration = Duration::from_millis(12);
 const MAX_DURATION: Duration = Duration::from_millis(250);
 const MIN_BATCHES: usize = 7;

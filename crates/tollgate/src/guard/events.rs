@@ -68,7 +68,7 @@ impl Events {
         Response::Lines(recent, follower)
     }
 
-    /// Removes followers that have disconnected, and logs the number of events that were not logged.
+    /// Removes followers that have disconnected, and logs how many events were not logged.
     pub fn tend(&mut self) {
         self.followers.retain(EventSender::is_followed);
         self.journal.tend();

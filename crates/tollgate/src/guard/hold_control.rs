@@ -99,8 +99,8 @@ impl HoldControl {
         {
             self.reports_holds = false;
             let _ = print_message(&format!(
-                "tollgate: {} is held because of anomalous calls; `tollgate guard off` releases all \
-                processes",
+                "tollgate: {} is held because of anomalous calls; `tollgate guard off` releases \
+                all processes",
                 program.title()
             ));
         }

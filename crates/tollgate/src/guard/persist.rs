@@ -1,5 +1,5 @@
-//! Stores the baselines of tracked programs, loads what others have stored, and evicts profiles that
-//! no process uses.
+//! Stores the baselines of tracked programs, loads what others have stored, and evicts profiles
+//! that no process uses.
 
 use anyhow::{Context as _, Result};
 use kernel::gate::{Gate, Lock};

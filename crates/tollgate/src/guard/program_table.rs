@@ -247,8 +247,8 @@ impl ProgramTable {
         Ok(())
     }
 
-    /// Tracks programs whose files the thread has hashed, makes frozen baselines normal in time, and
-    /// adds room to profiles.
+    /// Tracks programs whose files the thread has hashed, makes frozen baselines normal in time,
+    /// and adds room to profiles.
     pub fn tend(&mut self, gate: &Gate) -> Result<()> {
         for (program, digest) in self.hasher.finished() {
             self.on_hashed(gate, program, digest)?;

@@ -141,8 +141,8 @@ fn errors(stats: &CallStats) -> BTreeMap<String, u64> {
 }
 
 /// The blocking sites of a call, by function. Not every sleep has its site recorded
-/// (bpf/lens/hooks.bpf.h), so the times of sites are scaled to the blocked time, which is measured at
-/// every sleep.
+/// (bpf/lens/hooks.bpf.h), so the times of sites are scaled to the blocked time, which is measured
+/// at every sleep.
 fn sites(
     slot: u32,
     blocked_ns: u64,

@@ -45,8 +45,8 @@ pub struct Toll {
     pub low: Option<f64>,
     pub high: Option<f64>,
     pub confidence: Option<f64>,
-    /// What the toll is in relation to. "detached": no gate. "bystander": the calls of a thread that
-    /// is not gated, because another session keeps the gate attached.
+    /// What the toll is in relation to. "detached": no gate. "bystander": the calls of a thread
+    /// that is not gated, because another session keeps the gate attached.
     pub against: String,
 }
 
