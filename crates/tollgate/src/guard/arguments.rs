@@ -40,8 +40,8 @@ pub enum GuardCommand {
     /// Return a program's baseline to training, so that it learns new behaviour
     ///
     /// Nothing is wiped, and the count of anomalies is reset. The baseline becomes normal again
-    /// after a long time without anything new. Use this command when a program is slowed down although it
-    /// does nothing wrong, for example after its configuration has changed.
+    /// after a long time without anything new. Use this command when a program is slowed down
+    /// although it does nothing wrong, for example after its configuration has changed.
     Tolerize(ProgramArguments),
     /// Wipe the training data of a program's baseline, and keep what is normal
     ///
