@@ -15,17 +15,10 @@ char LICENSE[] SEC("license") = "GPL";
 /* include/uapi/linux/bpf.h, beyond what kernel.h names. */
 #define BPF_MAP_TYPE_SK_STORAGE 24
 #define BPF_MAP_TYPE_TASK_STORAGE 29
-#define BPF_MAP_TYPE_ARENA 33
-#define BPF_LOCAL_STORAGE_GET_F_CREATE 1
-#define CLOCK_MONOTONIC 1
 #define SIGSTOP 19
 #define ERESTARTNOINTR 513
 #define XDP_PASS 2
 #define TC_ACT_OK 0
-
-struct bpf_timer {
-	u64 opaque[2];
-} __attribute__((aligned(8)));
 
 /* A program that does `statement`. cgroup programs return 1: the call goes on. */
 #define PROBE(name, hook, result, statement)                                                       \
@@ -46,21 +39,9 @@ struct bpf_timer {
 		__type(value, value_type);                                                         \
 	} name SEC(".maps")
 
-/* A map without keys or values of a fixed type. */
-#define BARE_MAP(name, map_type, entries, flags)                                                   \
-	struct {                                                                                   \
-		__uint(type, map_type);                                                            \
-		__uint(max_entries, entries);                                                      \
-		__uint(map_flags, flags);                                                          \
-	} name SEC(".maps")
-
 struct ring {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 4096);
-};
-
-struct timed {
-	struct bpf_timer timer;
 };
 
 struct user_data {
@@ -87,10 +68,7 @@ struct {
 } queue SEC(".maps");
 MAP(mmapable, BPF_MAP_TYPE_ARRAY, 1, BPF_F_MMAPABLE, u32, u64);
 MAP(sk_storage, BPF_MAP_TYPE_SK_STORAGE, 0, BPF_F_NO_PREALLOC, int, u64);
-BARE_MAP(arena, BPF_MAP_TYPE_ARENA, 1, BPF_F_MMAPABLE);
 MAP(counter, BPF_MAP_TYPE_ARRAY, 1, 0, u32, u64);
-MAP(timers, BPF_MAP_TYPE_ARRAY, 1, 0, u32, struct timed);
-MAP(tasks, BPF_MAP_TYPE_TASK_STORAGE, 0, BPF_F_NO_PREALLOC, int, u64);
 MAP(user_pointers, BPF_MAP_TYPE_TASK_STORAGE, 0, BPF_F_NO_PREALLOC, int, struct user_pointer);
 
 static __always_inline void *first(void *map)
@@ -160,18 +138,9 @@ EMPTY(contention_end, "tp_btf/contention_end", 0)
 PROBE(uptr, "tp_btf/sys_enter", 0, read_user_data())
 
 /* guard */
-static __always_inline void create_task_storage(void)
-{
-	bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL,
-			     BPF_LOCAL_STORAGE_GET_F_CREATE);
-}
-
-PROBE(task_storage, "tp_btf/sys_enter", 0, create_task_storage())
 PROBE(send_signal, "tp_btf/sys_enter", 0, bpf_send_signal_thread(SIGSTOP))
 /* Attached to security_bpf: `counter` shows whether it ran. */
 PROBE(lsm, "lsm/bpf", 0, count())
-EMPTY(fmod_ret, "fmod_ret/__x64_sys_getpgid", 0)
-PROBE(override_return, "kprobe/__x64_sys_getpgid", 0, bpf_override_return(ctx, 0))
 
 static __always_inline void undo_call(void)
 {
@@ -187,22 +156,10 @@ PROBE(sendmsg4, "cgroup/sendmsg4", 1, undo_call())
 PROBE(sendmsg6, "cgroup/sendmsg6", 1, undo_call())
 PROBE(sock_create, "cgroup/sock_create", 1, undo_call())
 
-/* service */
-EMPTY(sock_ops, "sockops", 1)
-EMPTY(connect_unix, "cgroup/connect_unix", 1)
-
 /* plugin */
 static long empty_round(u64 index, void *ctx)
 {
 	return 0;
-}
-
-static __always_inline void init_timer(void)
-{
-	struct timed *timed = first(&timers);
-
-	if (timed)
-		bpf_timer_init(&timed->timer, &timers, CLOCK_MONOTONIC);
 }
 
 /* may_goto to `label`, in bytes: not every clang knows the mnemonic. */
@@ -234,6 +191,5 @@ out:
 EMPTY(syscall_type, "syscall", 0)
 PROBE(may_goto, "syscall", 0, loop_until_cut())
 PROBE(loops, "socket", 0, bpf_loop(1, empty_round, NULL, 0))
-PROBE(timer, "tc", TC_ACT_OK, init_timer())
 EMPTY(xdp_type, "xdp", XDP_PASS)
 EMPTY(tc_type, "tc", TC_ACT_OK)
