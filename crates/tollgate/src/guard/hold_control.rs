@@ -1,12 +1,12 @@
 //! Holds and releases processes, as the policy and an operator demand.
 
-use kernel::guard::holds::{self, Holds};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use kernel::clock::now_ns;
 use kernel::gate::Gate;
 use kernel::guard::holds::HeldProcess;
+use kernel::guard::holds::{self, Holds};
 use kernel::process::{has_terminal, is_stopped, session_of};
 use kernel::signals::was_termination_requested;
 use kernel::wire;
@@ -112,7 +112,8 @@ impl HoldControl {
 
     /// Releases processes in time, and stops others for training.
     pub fn tend(&mut self, gate: &Gate, programs: &ProgramTable) {
-        if Holds::new(gate, self.session).was_switched_off() && !self.is_off {
+        let holds = Holds::new(gate, self.session);
+        if holds.was_switched_off() && !self.is_off {
             self.is_off = true;
             let _ = print_message(
                 "tollgate: the guard was switched off by `tollgate guard off` and holds no \
@@ -120,16 +121,16 @@ impl HoldControl {
             );
         }
         if was_termination_requested() {
-            self.pass_on_termination(gate);
+            self.pass_on_termination(&holds);
         }
         self.stop_for_training(gate, programs);
-        self.next_release_ns = Holds::new(gate, self.session).release_expired();
+        self.next_release_ns = holds.release_expired();
     }
 
     /// Wakes held processes, so that a termination signal can end them.
-    fn pass_on_termination(&mut self, gate: &Gate) {
-        Holds::new(gate, self.session).wake_for_termination();
-        let held = Holds::new(gate, self.session).held().len();
+    fn pass_on_termination(&mut self, holds: &Holds<'_>) {
+        holds.wake_for_termination();
+        let held = holds.held().len();
         if held > 0 && !std::mem::replace(&mut self.held_reported, true) {
             let held = number_of(held, "process");
             let _ = print_message(&format!(
@@ -248,7 +249,8 @@ impl HoldControl {
         programs: &ProgramTable,
         targets: &[String],
     ) -> Result<Vec<String>> {
-        let held = Holds::new(gate, self.session).held();
+        let holds = Holds::new(gate, self.session);
+        let held = holds.held();
         let is_target = |held: &HeldProcess, target: &String| {
             let program = programs.get(held.profile);
             let (path, (name, scope)) = (path_text(program), split_scope(target));
@@ -268,7 +270,7 @@ impl HoldControl {
             targets.is_empty() || targets.iter().any(|target| is_target(held, target))
         });
         let released = selected.map(|held| {
-            Holds::new(gate, self.session).release_and_reset(held);
+            holds.release_and_reset(held);
             format!("{} {}: released", held.tgid, path_text(programs.get(held.profile)))
         });
         Ok(released.chain(unknown).map(|line| printable(&line)).collect())

@@ -78,18 +78,19 @@ impl ProgramTable {
         /// The kernel needs some milliseconds for each, and held processes may have to wait
         /// meanwhile.
         const MAX_EVICTED: usize = 32;
-        ProfileTable::new(gate).prune_program_keys()?;
+        let table = ProfileTable::new(gate);
+        table.prune_program_keys()?;
         if self.programs.len() + MIN_FREE < wire::GUARD_PROFILES as usize {
             return Ok(());
         }
-        let in_use = ProfileTable::new(gate).profiles_in_use();
+        let in_use = table.profiles_in_use();
         let unused: Vec<_> =
             self.programs.keys().copied().filter(|slot| !in_use.contains(slot)).collect();
         let (mut result, mut retired) = (Ok(()), 0);
         for slot in unused {
             let Some((program, _)) = self.programs.get_mut(&slot) else { continue };
             let saved = save(&self.store.lock()?, program, &self.policy.wire, SaveScope::All);
-            if saved.is_ok() && ProfileTable::new(gate).retire_profile(&Lock::take()?, slot)? {
+            if saved.is_ok() && table.retire_profile(&Lock::take()?, slot)? {
                 self.programs.remove(&slot);
                 self.profile_slots.retain(|_, of_identity| *of_identity != slot);
                 retired += 1;

@@ -1,6 +1,5 @@
 //! Loads baselines before their programs start.
 
-use kernel::guard::profile_table::ProfileTable;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt as _;
@@ -8,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use kernel::gate::{Gate, Lock};
+use kernel::guard::profile_table::ProfileTable;
 use kernel::wire;
 
 use super::baseline::BaselineId;

@@ -1,6 +1,5 @@
 //! The programs that a guard tracks: their profiles in the kernel, with the baselines of the store.
 
-use kernel::guard::profile_table::ProfileTable;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
@@ -8,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use kernel::gate::{Gate, Lock};
+use kernel::guard::profile_table::ProfileTable;
 use kernel::wire;
 
 use super::activity::Activity;
@@ -166,19 +166,11 @@ impl ProgramTable {
         let Some(file) = open_program(record) else { return self.track_unidentified(gate, slot) };
         let (metadata, path) = (file.metadata()?, opened_path(&file).unwrap_or_default());
         if !self.policy.selection.is_selected(&path, &metadata) {
-            let lock = Lock::take()?;
-            ProfileTable::new(gate).share_profile(
-                &lock,
-                &record.program,
-                slot,
-                wire::GUARD_PROFILE_UNSELECTED,
-            )?;
+            let (table, lock) = (ProfileTable::new(gate), Lock::take()?);
+            table.share_profile(&lock, &record.program, slot, wire::GUARD_PROFILE_UNSELECTED)?;
             if self.policy.scope.is_some() {
-                ProfileTable::new(gate).insert_any_scope_key(
-                    &lock,
-                    &record.program,
-                    wire::GUARD_PROFILE_UNSELECTED,
-                )?;
+                let unselected = wire::GUARD_PROFILE_UNSELECTED;
+                table.insert_any_scope_key(&lock, &record.program, unselected)?;
             }
             return Ok(());
         }
@@ -259,12 +251,13 @@ impl ProgramTable {
             program.tick(now, wait, mode);
         }
         let is_small = |(program, _): &(TrackedProgram, Activity)| program.profile.needs_overflow();
-        if ProfileTable::new(gate).needs_profiles() || self.programs.values().any(is_small) {
+        let table = ProfileTable::new(gate);
+        if table.needs_profiles() || self.programs.values().any(is_small) {
             let lock = Lock::take()?;
             for (program, _) in self.programs.values_mut().filter(|entry| is_small(entry)) {
-                ProfileTable::new(gate).add_overflow(&lock, &mut program.profile)?;
+                table.add_overflow(&lock, &mut program.profile)?;
             }
-            ProfileTable::new(gate).make_profiles(&lock)?;
+            table.make_profiles(&lock)?;
         }
         Ok(())
     }
