@@ -26,7 +26,7 @@ int main(void)
 	input_length = tollgate_plugin_variable(plugin, "input_length", NULL);
 	output_length = tollgate_plugin_variable(plugin, "output_length", NULL);
 	if (!input || !output || !input_length || !output_length) {
-		fprintf(stderr, "plugin: it is another one\n");
+		fprintf(stderr, "plugin: the plugin named grey is not examples/grey.ec\n");
 		return 1;
 	}
 	*input_length = fread(input, 1, room, stdin);

@@ -1,6 +1,6 @@
 /*
- * Sizes of reads from each file that is opened from now on: counts reads by file and by the power
- * of two of their bytes.
+ * Counts the reads from files that are opened from now on, by file and by size. A size is rounded
+ * up to a power of two.
  *
  *     tollgate run --plugin examples/reads.ec -- tar cf /dev/null /usr/share/doc
  */

@@ -2,7 +2,7 @@
 /*
  * PID 1 of the test machine. It sets up a minimal Linux system and runs each line of /etc/tests as
  * a program. It shows the program's output on the first serial port, and checks the kernel log
- * after it. At the end, it writes one line to the second serial port, for scripts/vm:
+ * after each program. At the end, it writes one line to the second serial port, for scripts/vm:
  *
  *	passed 12 failed 0 skipped 1 trouble 0
  *
@@ -160,7 +160,7 @@ static void check_kernel_log(const char *when)
 	for (;;) {
 		ssize_t n = read(kmsg, record, sizeof(record) - 1);
 
-		/* Overwritten; the taint flags still show warnings. */
+		/* Records were overwritten. The taint flags still show warnings. */
 		if (n < 0 && errno == EPIPE) {
 			say("init: part of the kernel log was lost");
 			continue;
@@ -191,7 +191,10 @@ static void check_taint(void)
 		trouble("the kernel has warned; /proc/sys/kernel/tainted", flags);
 }
 
-/* Prints a piece of output, and adds up its "test result:" lines. Returns the tests run. */
+/*
+ * Prints a piece of output, and adds up its "test result:" lines. Returns the number of tests that
+ * ran.
+ */
 static int show_output(const char *buf, ssize_t n)
 {
 	static char line[512];

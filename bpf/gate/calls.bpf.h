@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The index of a call, which follows from its number and ABI, and its flags. The index is computed
- * when the call begins, because an execve may change the ABI before it ends.
+ * The index of a call and its flags. The index follows from the call's number and ABI. It is
+ * computed when the call begins, because an execve may change the ABI before it ends.
  */
 #ifndef TOLLGATE_GATE_CALLS_BPF_H
 #define TOLLGATE_GATE_CALLS_BPF_H
@@ -10,7 +10,7 @@
 
 /*
  * All extensions but plugins need a call's index. Plugins have the number from the kernel, so a
- * gate with plugins only does not look for the index.
+ * gate with plugins only does not compute the index.
  */
 #define NEEDS_CALL_INDEX (~(PLUGIN | PLUGIN_EXIT))
 

@@ -33,7 +33,7 @@ static __always_inline bool on_sys_enter(struct thread_state *thread, struct pt_
 	at.previous_call = thread->call;
 	thread->call = at.call;
 	call_sys_enter(&at);
-	/* Not by the mask, which another processor may have changed since. */
+	/* The mask is not tested again, because another processor may have changed it since. */
 	return !at.has_run_plugins;
 }
 

@@ -51,9 +51,9 @@ int BPF_PROG(gate_sys_exit_plugins, struct pt_regs *regs, long result)
 }
 
 /*
- * Bystanders pass here at every switch of the machine, with three comparisons and a record. Not
- * BPF_PROG(), which would read the arguments first and keep them in registers across the helper's
- * call.
+ * Bystanders pass here at every switch of the machine, with three comparisons and a record. This
+ * does not use BPF_PROG(), which would read all arguments before the helper's call and keep them in
+ * registers across it.
  */
 SEC("tp_btf/sched_switch")
 int gate_sched_switch(u64 *ctx)
@@ -142,8 +142,8 @@ int BPF_PROG(gate_sock_send, struct sock *sk, int length, int flags)
 }
 
 /*
- * Before v6.3: functions that the compiler does not inline. The one for sending runs before the
- * message is sent.
+ * Before v6.3, the programs are on functions that the compiler does not inline. The program for
+ * sending runs before the message is sent.
  */
 SEC("?fexit/sock_recvmsg")
 int BPF_PROG(gate_recvmsg_exit, struct socket *socket, void *message, int flags, int length)
@@ -244,7 +244,7 @@ int gate_iter_members(struct bpf_iter__task *ctx)
 SEC("iter/bpf_sk_storage_map")
 int gate_iter_sockets(struct bpf_iter__bpf_sk_storage_map *ctx)
 {
-	/* To the verifier, each read of the context may be NULL again. */
+	/* To the verifier, each read of the context may yield NULL. */
 	struct service_socket *socket = ctx->value;
 	struct sock *sk = ctx->sk;
 
@@ -253,7 +253,7 @@ int gate_iter_sockets(struct bpf_iter__bpf_sk_storage_map *ctx)
 	return 0;
 }
 
-/* Matches rules that have become active for all members. */
+/* Matches newly active rules for all members. */
 SEC("iter/task")
 int gate_iter_reclassify(struct bpf_iter__task *ctx)
 {

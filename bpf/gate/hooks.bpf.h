@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The extensions that are called at each hook of the gate, in their order. A handler is called
- * EXTENSION_<hook>. It runs if the thread has the extension; a handler that is called without a
- * condition tests that itself.
+ * The extensions that are called at each hook of the gate, in their order. A handler is named
+ * EXTENSION_<hook>. It runs if the thread has the extension. A handler that is called without a
+ * condition here tests this itself.
  */
 #ifndef TOLLGATE_GATE_HOOKS_BPF_H
 #define TOLLGATE_GATE_HOOKS_BPF_H
@@ -77,8 +77,9 @@ static __always_inline void call_exec(struct thread_state *thread)
 }
 
 /*
- * A slot gets a thread. Without a condition, because an extension that is not compiled in may join
- * the gate while the thread lives, and must not find the state of the slot's previous thread.
+ * A slot gets a thread. The handlers are called without a condition, because an extension that is
+ * not compiled in may join the gate while the thread lives, and must not find the state of the
+ * slot's previous thread.
  */
 static __always_inline void call_new_thread(u32 slot)
 {
@@ -92,7 +93,7 @@ static __always_inline void call_join(struct joining *at)
 	guard_join(at);
 }
 
-/* A thread is new. `parent`: the thread that has created it; NULL: a bystander. */
+/* A thread is new. `parent` is the gated thread that has created it, or NULL if a bystander has. */
 static __always_inline void call_fork(struct thread_state *thread, struct thread_state *parent)
 {
 	/* 6.1's verifier must see the comparison with NULL. */

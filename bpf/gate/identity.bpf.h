@@ -20,25 +20,27 @@ struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__uint(key_size, sizeof(u32));
-	__uint(value_size, sizeof(struct scope_name));
-} scope_scratch SEC(".maps");
+	__uint(value_size, sizeof(struct identity_name));
+} identity_scratch SEC(".maps");
 
 /* Maximum numbers of arguments up to the script, and of control groups up to the root. */
-#define SCOPE_ARGUMENTS 64
-#define SCOPE_LEVELS 32
+#define IDENTITY_ARGUMENTS 64
+#define IDENTITY_LEVELS 32
 /*
  * The longest option that is examined, with its '-': `-lane` ends in a letter that means something,
  * `-Dname` does not.
  */
-#define SCOPE_OPTION_LEN 5
+#define IDENTITY_OPTION_LEN 5
 /* Container engines name a control group by 64 digits, and words around them. */
 #define CONTAINER_DIGITS 64
 /* ".service" as a word. */
 #define DOT_SERVICE 0x656369767265732eULL
 /* ".scope" in the last six bytes of one. */
 #define DOT_SCOPE 0x65706f63732eULL
-/* Besides enum scope_kind: a service or a scope of systemd. */
-#define SCOPE_ANY_UNIT 256
+/* A kind besides those of enum identity_kind: a service or a scope of systemd. */
+#define IDENTITY_ANY_UNIT 256
+/* As an argument in place of an identity: the identity of the current process. */
+#define IDENTITY_CURRENT IDENTITY_ANY
 
 /* The file of a task's program, as far as it distinguishes files and their versions. */
 struct executable {
@@ -48,7 +50,7 @@ struct executable {
 	u32 device;
 };
 
-/* Returns whether the task has one. */
+/* Returns whether the task has an executable. */
 static __always_inline bool executable_of(struct task_struct *task, struct executable *executable)
 {
 	struct inode *inode = BPF_CORE_READ(task, mm, exe_file, f_inode);
@@ -62,15 +64,15 @@ static __always_inline bool executable_of(struct task_struct *task, struct execu
 	return executable->inode;
 }
 
-static __always_inline struct scope_name *scope_name(void)
+static __always_inline struct identity_name *identity_name(void)
 {
 	u32 first = 0;
 
-	return bpf_map_lookup_elem(&scope_scratch, &first);
+	return bpf_map_lookup_elem(&identity_scratch, &first);
 }
 
 /* Hash of a name; never one of the special values. */
-static __always_inline u64 scope_hash(struct scope_name *name)
+static __always_inline u64 identity_hash(struct identity_name *name)
 {
 	u64 hash = 0, *word = (u64 *)name->text;
 	u32 i;
@@ -80,7 +82,7 @@ static __always_inline u64 scope_hash(struct scope_name *name)
 	word = (u64 *)name->folder.part;
 	for (i = 0; i < sizeof(name->folder.part) / sizeof(u64); i++)
 		hash = hash_mix(hash, word[i]);
-	return hash > SCOPE_ANY ? hash : SCOPE_ANY + 1;
+	return hash > IDENTITY_ANY ? hash : IDENTITY_ANY + 1;
 }
 
 /* A task's interpreter, by its file's name without a version at the end: python3.11 is python. */
@@ -123,7 +125,7 @@ struct argument_search {
 
 static long scan_argument(u32 i, struct argument_search *search)
 {
-	struct scope_name *name = scope_name();
+	struct identity_name *name = identity_name();
 	bool belongs_before = search->is_rest || search->is_value;
 	u64 start, letter;
 	long length;
@@ -148,7 +150,7 @@ static long scan_argument(u32 i, struct argument_search *search)
 	/* The script is standard input. */
 	if (length == 2)
 		return 1;
-	if ((start >> 8 & 0xff) == '-' || length > SCOPE_OPTION_LEN + 1)
+	if ((start >> 8 & 0xff) == '-' || length > IDENTITY_OPTION_LEN + 1)
 		return 0;
 	letter = start >> (((length - 2) & 7) * 8) & 0xff;
 	if (letter < 'A' || letter > 'z')
@@ -159,7 +161,7 @@ static long scan_argument(u32 i, struct argument_search *search)
 }
 
 /* The first argument that is not an option, if the program is an interpreter. */
-static __always_inline bool script_of(struct task_struct *task, struct scope_name *name)
+static __always_inline bool script_of(struct task_struct *task, struct identity_name *name)
 {
 	const volatile struct interpreter *interpreter = interpreter_of(task);
 	struct argument_search search = { .is_value = 1 };
@@ -171,7 +173,7 @@ static __always_inline bool script_of(struct task_struct *task, struct scope_nam
 	search.value = interpreter->value;
 	search.at = BPF_CORE_READ(task, mm, arg_start);
 	search.end = BPF_CORE_READ(task, mm, arg_end);
-	bpf_loop(SCOPE_ARGUMENTS, scan_argument, &search, 0);
+	bpf_loop(IDENTITY_ARGUMENTS, scan_argument, &search, 0);
 	if (!search.is_found)
 		return false;
 	if (name->text[0] != '/')
@@ -188,7 +190,7 @@ struct cgroup_climb {
 
 static long match_cgroup(u32 i, struct cgroup_climb *climb)
 {
-	struct scope_name *name = scope_name();
+	struct identity_name *name = identity_name();
 	struct cgroup *cgroup = climb->at;
 	const char *text = BPF_CORE_READ(cgroup, kn, name);
 	struct cgroup_subsys_state *parent;
@@ -201,10 +203,10 @@ static long match_cgroup(u32 i, struct cgroup_climb *climb)
 	length = bpf_probe_read_kernel_str(name->text, sizeof(name->text), text);
 	if (length > (long)sizeof(end))
 		bpf_probe_read_kernel(&end, sizeof(end), text + length - 1 - sizeof(end));
-	if (climb->kind == SCOPE_ANY_UNIT)
+	if (climb->kind == IDENTITY_ANY_UNIT)
 		climb->is_found = end == DOT_SERVICE || end >> 16 == DOT_SCOPE;
 	else
-		climb->is_found = climb->kind == SCOPE_UNIT ? end == DOT_SERVICE :
+		climb->is_found = climb->kind == IDENTITY_UNIT ? end == DOT_SERVICE :
 							      length > CONTAINER_DIGITS;
 	parent = BPF_CORE_READ(cgroup, self.parent);
 	if (climb->is_found || !parent)
@@ -219,13 +221,13 @@ static __always_inline bool find_ancestor(struct cgroup *cgroup, u32 kind)
 	struct cgroup_climb climb = { .at = cgroup, .kind = kind };
 
 	if (cgroup)
-		bpf_loop(SCOPE_LEVELS, match_cgroup, &climb, 0);
+		bpf_loop(IDENTITY_LEVELS, match_cgroup, &climb, 0);
 	return climb.is_found;
 }
 
 /*
- * The control group of v1 that has the units and containers: its controller of process numbers is
- * always used. NULL: there is none.
+ * The task's control group of v1 that has its unit or container: that of the controller of process
+ * numbers, which is always in use. NULL: there is none.
  */
 static __always_inline struct cgroup *pids_cgroup(struct task_struct *task)
 {
@@ -247,21 +249,26 @@ static __always_inline bool unit_or_container_of(struct task_struct *task, u32 k
 }
 
 /*
- * The scope of the current process, whose name is then in `scope_scratch`; 0: it has none. A global
- * function, which the verifier checks once.
+ * Returns the hash of the current process's script, unit or container, and leaves the name in
+ * `identity_scratch`; 0: it has none. This is a global function, so that the verifier checks it
+ * once.
  */
-__noinline u64 current_scope(u32 kind)
+__noinline u64 current_identity(u32 kind)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	struct scope_name *name = scope_name();
+	struct identity_name *name = identity_name();
 	bool is_found;
 
-	/* Before 6.8 the verifier also checks functions that are not called: stop here then. */
+	/*
+	 * Before 6.8, the verifier also checks functions that are not called. Without scopes, it
+	 * stops here.
+	 */
 	if (!(config.enabled & GUARD_SCOPED) || !name)
 		return 0;
 	__builtin_memset(&name->folder, 0, sizeof(name->folder));
-	is_found = kind == SCOPE_SCRIPT ? script_of(task, name) : unit_or_container_of(task, kind);
-	return is_found ? scope_hash(name) : 0;
+	is_found = kind == IDENTITY_SCRIPT ? script_of(task, name) :
+					     unit_or_container_of(task, kind);
+	return is_found ? identity_hash(name) : 0;
 }
 
 #endif

@@ -31,7 +31,10 @@ struct name_scratch {
 	/* With room for a word of zeroes. */
 	char text[NAME_LEN + 8];
 	u32 names;
-	/* Addresses of the latest NAMES of them. The path's last name is the first of these. */
+	/*
+	 * Addresses of the names that were collected last, at most NAMES. A path's last name is
+	 * collected first.
+	 */
 	const void *name[NAMES];
 	/* For each path, the hash of its first name, of its first two names, and so on. */
 	u64 prefix[PATHS * NAMES];
@@ -46,9 +49,9 @@ static __always_inline struct name_scratch *this_scratch(void)
 }
 
 /*
- * Hash of the first `length` bytes of the scratch text. A global function, so that the verifier
- * checks its loop once. Below gate_sched_switch it is the last of the eight nested calls that the
- * verifier allows (MAX_CALL_FRAMES).
+ * Hash of the first `length` bytes of the scratch text. This is a global function, so that the
+ * verifier checks its loop once. Below gate_sched_switch it is the last of the eight nested calls
+ * that the verifier allows (MAX_CALL_FRAMES).
  */
 __noinline u64 hash_text(u64 length)
 {
@@ -100,7 +103,7 @@ static long hash_name(u32 i, struct name_hasher *hasher)
 	return 0;
 }
 
-/* Hashes each beginning of the path in the scratch, up to `names` names. Returns the last hash. */
+/* Hashes each prefix of the path in the scratch, up to `names` names. Returns the last hash. */
 static __always_inline u64 hash_names(struct name_scratch *scratch, enum hashed_path path,
 				      u32 names)
 {
@@ -134,7 +137,7 @@ static long collect_path_name(u32 i, struct path_walk *walk)
 	return 1;
 }
 
-/* Leaves the names of a file's path in the scratch; false: there are too many. */
+/* Leaves the names of a file's path in the scratch. Returns false if there are too many. */
 static __always_inline bool collect_names(struct name_scratch *scratch, struct task_struct *task,
 					  struct file *file)
 {
@@ -147,7 +150,7 @@ static __always_inline bool collect_names(struct name_scratch *scratch, struct t
 	return walk.is_whole;
 }
 
-/* Hash of the path of a process's program; 0: it has none, or one of too many names. */
+/* Hash of the path of a process's program; 0: it has none, or its path has too many names. */
 static __noinline u64 hash_of_program(struct task_struct *task)
 {
 	struct name_scratch *scratch = this_scratch();
@@ -159,15 +162,15 @@ static __noinline u64 hash_of_program(struct task_struct *task)
 }
 
 /*
- * Hash of the name of the process's unit, which is a service or scope of systemd, and whose name is
- * then in `scope_scratch`; 0: none.
+ * Hash of the name of the process's unit, which is a service or scope of systemd; 0: none. The name
+ * itself is left in `identity_scratch`.
  */
 static __always_inline u64 hash_of_unit(struct task_struct *task)
 {
 	struct name_scratch *scratch = this_scratch();
-	struct scope_name *name = scope_name();
+	struct identity_name *name = identity_name();
 
-	if (!scratch || !name || !unit_or_container_of(task, SCOPE_ANY_UNIT))
+	if (!scratch || !name || !unit_or_container_of(task, IDENTITY_ANY_UNIT))
 		return 0;
 	return hash_kernel_text(scratch, name->text);
 }
@@ -195,7 +198,7 @@ static long collect_cgroup_name(u32 i, struct cgroup **at)
 
 /*
  * Leaves the hashes of the path of the task's control group in the scratch: that of v2, or that of
- * v1 if the task is in none of v2.
+ * v1 if the task is in the root of v2.
  */
 static __noinline void hash_cgroup(struct task_struct *task)
 {

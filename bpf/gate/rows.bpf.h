@@ -38,7 +38,7 @@ static __always_inline u32 alloc_row(u32 session_index, struct session *session,
 	return index;
 }
 
-/* The session's base row counts where no other row is left. */
+/* Returns the session's base row, and counts a loss, if there is no other row. */
 static __always_inline u32 row_or_base(u32 row, u32 session_index, struct session *session)
 {
 	if (row)
@@ -56,8 +56,8 @@ static __always_inline void row_add_thread(u32 index, s32 change)
 }
 
 /*
- * Removes a thread from its row. With the last thread of a process's or thread's own row, user
- * space is notified: it may read the statistics and free the row.
+ * Removes a thread from its row. If that was the last thread in the row of a process or thread,
+ * user space is notified, so that it can read the statistics and free the row.
  */
 static __always_inline void row_drop_thread(u32 index, struct session *session, u32 tgid)
 {

@@ -15,9 +15,9 @@
 const volatile struct gate_config config = {};
 
 /*
- * Whether an extension is compiled in and applies to the thread. In two steps, because the verifier
- * removes a branch on a constant, but not the load and the test of a constant that the compiler has
- * joined with the mask.
+ * Whether an extension is compiled in and applies to the thread. The test has two steps, because
+ * the verifier removes a branch on a constant, but not the load and the test of a constant that the
+ * compiler has joined with the mask.
  */
 static __always_inline bool has(struct thread_state *thread, u32 what)
 {
@@ -40,7 +40,7 @@ struct gate_header header SEC(".bss.tollgate");
 ARRAY_MAP(sessions, SESSIONS, struct session, BPF_F_MMAPABLE);
 PERCPU_MAP(losses, SESSIONS *LOSSES, u64);
 
-/* One ring buffer for each session, added by its owner: each has one reader. */
+/* One ring buffer for each session. The session's owner adds it and is its only reader. */
 struct ring {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, RING_BYTES);
@@ -74,7 +74,10 @@ static __always_inline void count_loss(u32 session, enum loss reason)
 		__sync_fetch_and_add(count, 1);
 }
 
-/* Reserves a record in a session's ring buffer; NULL (and a loss): it is full, or there is none. */
+/*
+ * Reserves a record in a session's ring buffer. If the buffer is full or missing, counts a loss and
+ * returns NULL.
+ */
 static __always_inline void *reserve_record(u32 session, u64 bytes, enum loss reason)
 {
 	void *ring = bpf_map_lookup_elem(&records, &session);

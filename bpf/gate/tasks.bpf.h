@@ -34,7 +34,7 @@ static __always_inline void task_exited(struct thread_state *thread, struct task
 	call_task_exit(thread, task);
 	if (has(thread, SERVICE)) {
 		leave_row(thread);
-		/* For the rest of its end, it belongs to no session. */
+		/* From now until the kernel frees it, the thread belongs to no session. */
 		thread->mask = SERVICE;
 		thread->session = 0;
 		thread->row = 0;
@@ -52,8 +52,8 @@ static __always_inline void task_freed(struct thread_state *thread, struct task_
 }
 
 /*
- * Extensions that the session of the thread (or of its parent) uses and the new session does not.
- * They continue.
+ * What a thread keeps of the mask that it or its parent has: the lens of the previous session
+ * continues. Sampling does so only if the new session has no lens of its own.
  */
 static __always_inline u32 inherited_mask(struct session *session, struct thread_state *before)
 {
@@ -66,14 +66,14 @@ static __always_inline u32 inherited_mask(struct session *session, struct thread
 /* Applies a session to a thread. `before`: as in struct joining. */
 static __always_inline void apply_session(struct thread_state *thread, u32 session_index,
 					  struct session *session, struct thread_state *before,
-					  u64 scope)
+					  u64 identity)
 {
 	struct joining at = {
 		.thread = thread,
 		.session = session,
 		.session_index = session_index,
 		.before = before,
-		.scope = scope,
+		.identity = identity,
 	};
 
 	/* Services are of the whole machine: a thread keeps its service in every session. */
@@ -95,12 +95,12 @@ static __always_inline void attach_service(struct thread_state *thread, struct t
 }
 
 /*
- * Makes `task` a gated thread of the session. `parent`: if it was forked, the gated thread that has
- * created it; NULL: a bystander.
+ * Makes `task` a gated thread of the session. `parent` is the gated thread that has forked it.
+ * NULL: a bystander has forked it, or the task is attached.
  */
 static __always_inline void gate_thread(struct task_struct *task, u32 session_index,
 					struct session *session, u32 row, u32 until_exec,
-					bool is_forked, struct thread_state *parent, u64 scope)
+					bool is_forked, struct thread_state *parent, u64 identity)
 {
 	struct thread_state *thread;
 	u32 slot;
@@ -123,7 +123,7 @@ static __always_inline void gate_thread(struct task_struct *task, u32 session_in
 	thread->row = row;
 	thread->session = session_index;
 	thread->until_exec = until_exec;
-	apply_session(thread, session_index, session, parent, scope);
+	apply_session(thread, session_index, session, parent, identity);
 	if (is_forked)
 		call_fork(thread, parent);
 	else
@@ -172,11 +172,14 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 		if (!session)
 			return;
 		session->pid_level = BPF_CORE_READ(parent, thread_pid, level);
-		/* The owner is gated itself: what its child does counts there as well. */
+		/*
+		 * If the owner is gated itself, what its child does counts in the owner's row as
+		 * well.
+		 */
 		row = thread && thread->mask ? thread->row : 0;
 		index = first_row(pending_child->session, session, child, row);
 		gate_thread(child, pending_child->session, session, index,
-			    pending_child->until_exec, true, thread, SCOPE_CURRENT);
+			    pending_child->until_exec, true, thread, IDENTITY_CURRENT);
 		return;
 	}
 	/*
@@ -193,7 +196,7 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 		session = session_at(index);
 		if (session)
 			gate_thread(child, index, session, first_row(index, session, child, 0), 0,
-				    true, thread, SCOPE_CURRENT);
+				    true, thread, IDENTITY_CURRENT);
 		return;
 	}
 	index = thread->session;
@@ -205,13 +208,13 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 	    (session->per == PER_PROCESS && child->tgid != parent->tgid))
 		row = row_or_base(alloc_row(index, session, child, parent_row(thread->row)), index,
 				  session);
-	gate_thread(child, index, session, row, thread->until_exec, true, thread, SCOPE_CURRENT);
+	gate_thread(child, index, session, row, thread->until_exec, true, thread, IDENTITY_CURRENT);
 }
 
 /*
  * A thread that executes a program takes over the number of the process's first thread (fs/exec.c,
  * de_thread). So the slot of the first thread is not found any more when the kernel frees that
- * thread, and is freed here. What the thread used since its exit, some microseconds, is lost.
+ * thread, and is freed here. What the first thread used after its exit (some microseconds) is lost.
  */
 static __always_inline void ungate_old_leader(struct thread_state *thread, u32 slot, u32 pid)
 {
@@ -267,7 +270,7 @@ static __always_inline void task_executed(struct task_struct *task, u32 old_pid)
 
 /*
  * A gate with plugins only does not record which call a thread is in. When other extensions join
- * it, the call is read from the thread's registers: outside of calls its number there is -1.
+ * it, the call is read from the thread's registers: outside of calls, the number there is -1.
  */
 static __always_inline void resolve_call(struct thread_state *thread, struct task_struct *task)
 {
@@ -290,12 +293,12 @@ static __always_inline void task_attached(struct task_struct *task)
 	struct session *session;
 	bool is_member, is_free;
 	u32 slot, row, index;
-	u64 scope;
+	u64 identity;
 
 	if (!attach_request || (task->flags & PF_EXITING))
 		return;
 	index = attach_request->session;
-	scope = attach_request->scope;
+	identity = attach_request->identity;
 	session = session_at(index);
 	if (!session)
 		return;
@@ -303,10 +306,8 @@ static __always_inline void task_attached(struct task_struct *task)
 	slot = slot_of(task);
 	if (!slot) {
 		gate_thread(task, index, session, first_row(index, session, task, 0), 0, false,
-			    NULL, scope);
-		/*
-		 * If its end was missed because it was not gated yet, nothing else frees its slot.
-		 */
+			    NULL, identity);
+		/* If the task ended before it was gated, nothing else frees its slot. */
 		slot = slot_of(task);
 		if (slot && (READ_ONCE(task->flags) & PF_EXITING))
 			ungate_thread(thread_at(slot), slot);
@@ -315,7 +316,10 @@ static __always_inline void task_attached(struct task_struct *task)
 	thread = thread_at(slot);
 	is_member = has(thread, SERVICE);
 	resolve_call(thread, task);
-	/* A thread of this session already, or of another one while this one adds services only. */
+	/*
+	 * The thread already belongs to this session, or this session only adds services to a
+	 * thread of another session.
+	 */
 	if (thread->mask && (thread->session == index || !(session->mask & ~SERVICE))) {
 		attach_service(thread, task, is_member);
 		return;
@@ -323,7 +327,7 @@ static __always_inline void task_attached(struct task_struct *task)
 	is_free = !(thread->mask & ~SERVICE);
 	/*
 	 * Either the session that had the thread has ended (is_free), or the thread belongs to
-	 * another session. Then its statistics also count there (row.parent).
+	 * another session. In the second case, its statistics also count there (row.parent).
 	 */
 	if (is_free)
 		row = first_row(index, session, task, 0);
@@ -343,7 +347,7 @@ static __always_inline void task_attached(struct task_struct *task)
 	thread->visible_pid = visible_pid(task, session->pid_level);
 	thread->row = row;
 	thread->session = index;
-	apply_session(thread, index, session, is_free ? NULL : thread, scope);
+	apply_session(thread, index, session, is_free ? NULL : thread, identity);
 	attach_service(thread, task, is_member);
 }
 

@@ -15,8 +15,8 @@ struct cpu_state {
 	u32 slot;
 	u32 unused;
 	/*
-	 * From the bottom of a task's kernel stack to its saved registers; the same for all tasks,
-	 * 0 until seen.
+	 * The distance from the bottom of a task's kernel stack to its saved registers. It is the
+	 * same for all tasks, and 0 until the gate has seen one.
 	 */
 	u64 regs_offset;
 	/* CLOCK_MONOTONIC minus the scheduler's clock, at the latest reported switch to a task. */
@@ -39,9 +39,10 @@ FREE_LIST(free_threads, THREADS);
 
 /*
  * The slot of the thread whose number has these low bits. Once two gated threads have had the same
- * ones, BY_PID_SHARED is set and the others are in by_task. It is an array, because it is read at
- * every context switch of the machine, and a helper's call and return cost more than the look-up on
- * processors that need return thunks (8 ns each with Safe RET: docs/decisions/0001-gate.md).
+ * bits, BY_PID_SHARED is set, and by_task has the threads that are not here. by_pid is an array,
+ * because it is read at every context switch of the machine, and a helper's call and return cost
+ * more than the look-up on processors that need return thunks (8 ns each with Safe RET:
+ * docs/decisions/0001-gate.md).
  */
 u32 by_pid[PID_TAGS] SEC(".bss.by_pid");
 #define BY_PID_SHARED 0x80000000
@@ -125,7 +126,7 @@ static __always_inline struct thread_state *current_thread(struct pt_regs *regs)
 	return thread_at(cpu->slot);
 }
 
-/* The slot of the thread that runs here, also if the switch to it was not reported. */
+/* The slot of the thread that runs here, even if the switch to it was not reported. */
 static __always_inline u32 running_slot(struct task_struct *task)
 {
 	struct cpu_state *cpu = this_cpu();
@@ -133,7 +134,7 @@ static __always_inline u32 running_slot(struct task_struct *task)
 	return likely(cpu->task == (u64)task) ? cpu->slot : slot_of(task);
 }
 
-/* Makes a slot findable by its task; false: there is no memory for it. */
+/* Makes a slot findable by its task. Returns false if there is no memory for it. */
 static __always_inline bool insert_slot(struct task_struct *task, u32 slot)
 {
 	u32 *tag = pid_bucket(task->pid);
@@ -170,7 +171,8 @@ static __always_inline u32 visible_pid(struct task_struct *task, u32 level)
 	if (!pid || level > BPF_CORE_READ(pid, level))
 		return 0;
 	/*
-	 * One entry for each level. CO-RE relocates the array's start; its stride is the kernel's.
+	 * The array has one entry for each level. CO-RE relocates its start; the stride is the size
+	 * of the kernel's structure.
 	 */
 	bpf_probe_read_kernel(&upid, sizeof(upid),
 			      (void *)&pid->numbers + level * bpf_core_type_size(struct upid));

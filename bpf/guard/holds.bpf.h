@@ -148,12 +148,15 @@ __noinline int guard_respond(struct thread_state *thread, struct session *sessio
 		delay_ns = 0;
 	}
 	if (delay_ns) {
-		/* Before the signal, so that the hold is found if the guard's process is killed. */
+		/*
+		 * The hold is recorded before the signal, so that it is found if the guard's
+		 * process is killed.
+		 */
 		if (!thread->guard.held || cold->held_until_ns < now + delay_ns)
 			cold->held_until_ns = now + delay_ns;
 		/*
-		 * The thread is marked as well, because an execve makes it the leader. If the
-		 * leader has ended, slot 0 is marked, which belongs to no thread.
+		 * Besides the leader, the thread itself is marked, because an execve makes it the
+		 * leader. If the leader has ended, slot 0 is marked, which belongs to no thread.
 		 */
 		guard_cold_at(slot_of(bpf_get_current_task_btf()->group_leader))->ever_held = 1;
 		cold->ever_held = 1;

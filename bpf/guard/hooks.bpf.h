@@ -29,8 +29,8 @@ static __always_inline void guard_flush(struct thread_state *thread)
 }
 
 /*
- * At entry, before the call is made. `is_denounced`: a plugin marks the call as anomalous, whatever
- * the profile says. Returns whether the policy was applied, even if it only observes.
+ * Tests a call at entry, before it is made. `is_denounced`: a plugin marks the call as anomalous,
+ * whatever the profile says. Returns whether the policy was applied, even if it only observes.
  */
 static __always_inline bool guard_test_call(struct thread_state *thread, u32 call,
 					    bool is_denounced)
@@ -43,7 +43,7 @@ static __always_inline bool guard_test_call(struct thread_state *thread, u32 cal
 
 	if (unlikely(!profile)) {
 		/*
-		 * No loss with other slots: the thread has not executed a program yet, or the
+		 * Other slots are no loss: the thread has not executed a program yet, or the
 		 * session does not guard its program.
 		 */
 		if (thread->guard.profile_slot == GUARD_PROFILE_NONE)
@@ -90,7 +90,7 @@ static __always_inline void guard_begin_program(struct thread_state *thread, u64
 
 	guard_flush(thread);
 	thread->guard.window = 0;
-	/* Not `held`: a thread that was held at its execve has still to be released. */
+	/* `held` stays: a thread that was held at its execve has still to be released. */
 	thread->guard.handlers = 0;
 	thread->guard.is_restart_expected = 0;
 	cold->precall = 0;
@@ -104,7 +104,8 @@ static __always_inline void guard_begin_program(struct thread_state *thread, u64
 
 /*
  * A guarded thread stays guarded. If it already runs, then its guard stays the same, because that
- * may hold it. A new thread gets the new session's guard or, if there is none, that of its parent.
+ * guard may hold it. A new thread gets the new session's guard or, if there is none, that of its
+ * parent.
  */
 static __always_inline void guard_join(struct joining *at)
 {
@@ -122,7 +123,7 @@ static __always_inline void guard_join(struct joining *at)
 		thread->guard.session = at->session_index;
 		/* Before its first execve it is still a copy of Tollgate. */
 		if (!thread->until_exec)
-			guard_begin_program(thread, at->scope);
+			guard_begin_program(thread, at->identity);
 	} else if (was_guarded) {
 		at->mask |= GUARD;
 	}
@@ -135,7 +136,7 @@ static __always_inline void guard_sys_enter(struct crossing *at)
 
 static __always_inline void guard_exec(struct thread_state *thread)
 {
-	guard_begin_program(thread, SCOPE_CURRENT);
+	guard_begin_program(thread, IDENTITY_CURRENT);
 }
 
 static __always_inline void guard_task_exit(struct thread_state *thread, struct task_struct *task)
@@ -152,7 +153,7 @@ static __always_inline void guard_switch_out(struct switching *at)
 
 /*
  * pH: a child continues with a copy of its parent's sequence. If the child begins a session with a
- * guard of its own, that guard is recorded by now, and begins without calls.
+ * guard of its own, guard_join() has already recorded that guard, which begins without calls.
  */
 static __always_inline void guard_fork(struct thread_state *thread, struct thread_state *parent)
 {

@@ -19,7 +19,7 @@ static __always_inline u64 latest(u64 window, u32 length)
 	return calls >> (GUARD_SYMBOL_BITS * (length - 1)) ? calls : 0;
 }
 
-/* The key of the current call and the call that is `distance` before the previous one. */
+/* The key of the current call and the call that was `distance` calls before the previous one. */
 static __always_inline u32 pair_key(u64 window, u32 distance)
 {
 	u32 earlier = window >> (GUARD_SYMBOL_BITS * (distance + 1)) & GUARD_SYMBOL_OTHER;
@@ -98,9 +98,9 @@ static long wipe_entry(u32 i, struct wipe_context *what)
 }
 
 /*
- * Discards the training data: what was learned since the profile was made or became normal. By
- * bpf_loop(), because the verifier follows a plain loop iteration by iteration, before 6.8 at each
- * load of the gate.
+ * Discards the training data: what was learned since the profile was made or became normal. Uses
+ * bpf_loop(), because the verifier follows a plain loop iteration by iteration. Before Linux 6.8 it
+ * does so at each load of the gate.
  */
 static __always_inline void guard_wipe_training(struct guard_profile *profile)
 {
@@ -206,7 +206,8 @@ static __always_inline u32 guard_process_syscall(struct thread_state *thread,
 
 /*
  * Tests a call that the fast path does not know. Returns the mismatches with the normal data, or
- * NOT_TESTED. A global function, like guard_respond(), so that the verifier checks each separately.
+ * NOT_TESTED. Like guard_respond(), this is a global function, so that the verifier checks each of
+ * them separately.
  */
 __noinline u32 guard_slow_path(struct thread_state *thread, struct guard_profile *profile,
 			       struct guard_parameters *parameters, u32 call, u32 is_denounced)

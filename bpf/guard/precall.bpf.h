@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Pre-call holds. When the call began, the guard has sent a SIGSTOP. Before the call takes effect,
- * the kernel calls the security modules and, for some calls on sockets, the programs of control
- * groups. There the call is undone: the kernel stops the process, and restarts the call when the
- * process continues. crates/kernel/src/enforcement.rs decides what is loaded, and which hooks serve
- * which calls.
+ * Pre-call holds. When the call began, the guard sent a SIGSTOP. Before the call takes effect, the
+ * kernel calls the security modules and, for some calls on sockets, the programs of control groups.
+ * There the call is undone: the kernel stops the process, and restarts the call when the process
+ * continues. crates/kernel/src/precall.rs decides what is loaded, and which hooks serve which
+ * calls.
  */
 #ifndef TOLLGATE_GUARD_PRECALL_BPF_H
 #define TOLLGATE_GUARD_PRECALL_BPF_H
@@ -16,8 +16,8 @@
 #define EPERM 1
 
 /*
- * The result of a hook that serves these calls. Not by this_cpu(), which the gate uses at a call's
- * entry: the thread may have slept since, and not every switch is reported.
+ * The result of a hook that serves these calls. Unlike at a call's entry, the thread is not found
+ * by this_cpu(): it may have slept since, and not every switch is reported.
  */
 static __always_inline int undo_call(u32 calls)
 {
@@ -36,7 +36,7 @@ static __always_inline int undo_call(u32 calls)
 		cold->precall = 0;
 		return -EPERM;
 	}
-	/* It was released meanwhile. */
+	/* The thread was released meanwhile. */
 	if (!thread->guard.held && !(before & PRECALL_UNDONE))
 		return 0;
 	/*
@@ -55,7 +55,7 @@ static __always_inline int undo_call(u32 calls)
 	}
 
 LSM_HOOK(bprm_creds_for_exec, PRECALL_EXECVE | PRECALL_DENY)
-/* For a new file: file_open comes after it was created. */
+/* This hook is for a new file, because file_open comes only after the file was created. */
 LSM_HOOK(inode_create, PRECALL_OPEN | PRECALL_MAKE)
 LSM_HOOK(file_open, PRECALL_OPEN)
 LSM_HOOK(inode_mkdir, PRECALL_MAKE)

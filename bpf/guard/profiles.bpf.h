@@ -65,16 +65,13 @@ static __always_inline struct guard_overflow *overflow_at(u32 slot)
 	return map ? bpf_map_lookup_elem(map, &first) : NULL;
 }
 
-/* In place of a scope: that of the current process. */
-#define SCOPE_CURRENT SCOPE_ANY
-
 /* What distinguishes the session's programs besides their content; 0: nothing. */
 static __always_inline u64 scope_of(u32 session_index)
 {
 	struct session *session = session_at(session_index);
-	u32 kind = session ? session->guard.scope : SCOPE_CONTENT;
+	u32 kind = session ? session->guard.scope : IDENTITY_CONTENT;
 
-	return kind ? current_scope(kind) : 0;
+	return kind ? current_identity(kind) : 0;
 }
 
 /*
@@ -97,11 +94,11 @@ __noinline u32 profile_slot_of(u64 address, u32 session, u64 scope)
 	program.size = executable.size;
 	program.ctime_ns = executable.ctime_ns;
 	if (config.enabled & GUARD_SCOPED)
-		program.scope = scope == SCOPE_CURRENT ? scope_of(session) : scope;
+		program.scope = scope == IDENTITY_CURRENT ? scope_of(session) : scope;
 	known = bpf_map_lookup_elem(&guard_programs, &program);
 	if ((config.enabled & GUARD_SCOPED) && !known && program.scope) {
 		scope = program.scope;
-		program.scope = SCOPE_ANY;
+		program.scope = IDENTITY_ANY;
 		known = bpf_map_lookup_elem(&guard_programs, &program);
 		program.scope = scope;
 	}
@@ -128,10 +125,14 @@ __noinline u32 profile_slot_of(u64 address, u32 session, u64 scope)
 		record->pid = visible_pid(task, 0);
 		record->profile_slot = slot;
 		record->program = program;
-		/* A short-lived program has ended before user space can read its path. */
+		/*
+		 * The path is read here, because a short-lived program may have ended before user
+		 * space can read it.
+		 */
 		path_of_file(&record->path, task, BPF_CORE_READ(task, mm, exe_file));
 		if (config.enabled & GUARD_SCOPED)
-			bpf_probe_read_kernel(&record->scope, sizeof(record->scope), scope_name());
+			bpf_probe_read_kernel(&record->scope, sizeof(record->scope),
+					      identity_name());
 		bpf_ringbuf_submit(record, 0);
 	}
 	return slot;

@@ -5,7 +5,10 @@
 
 #include "guard/state.bpf.h"
 
-/* Since 6.13. Before, a held thread makes one more call, and stops there (guard_rehold). */
+/*
+ * This exists since 6.13. Before, a held thread makes one more call, and stops there
+ * (guard_rehold).
+ */
 extern int bpf_send_signal_task(struct task_struct *task, int signal, enum pid_type type, u64 value)
 	__weak __ksym;
 
@@ -72,7 +75,8 @@ static __always_inline u32 held_thread_slot(struct task_struct *task)
 /*
  * Sends another SIGSTOP to a held thread whose process gets a SIGCONT. The kernel holds the lock
  * that a second signal needs, so bpf_send_signal_task() sends it in an interrupt right after the
- * first. The signal is for the held thread itself, and is lost if that thread ends before.
+ * first. The signal is for the held thread itself, and is lost if that thread ends before the
+ * interrupt.
  */
 static __always_inline void guard_sig_generate(int signal, struct kernel_siginfo *info,
 					       struct task_struct *task, int result)
@@ -100,7 +104,7 @@ static __always_inline void guard_sig_generate(int signal, struct kernel_siginfo
 	if (visible_pid(bpf_get_current_task_btf()->group_leader, session->pid_level) ==
 	    session->owner_pid)
 		return;
-	/* Tollgate reads this after each release: one may be in progress now. */
+	/* Tollgate reads this number after each release: a release may be in progress now. */
 	__sync_fetch_and_add(&session->sigconts, 1);
 	thread = is_held(held) ? bpf_task_from_pid(held->pid) : NULL;
 	if (thread) {

@@ -42,8 +42,8 @@ static __always_inline void handler_enter(struct thread_state *thread, bool will
 		cold->interrupted[i] = cold->interrupted[i - 1];
 	cold->interrupted[0] = thread->guard.window | (will_restart ? GUARD_RESTARTS : 0);
 	/*
-	 * Beyond that number the outermost window is dropped: a program that leaves handlers by
-	 * longjmp never returns from them.
+	 * If there are too many handlers, the outermost window is dropped: a program that leaves
+	 * handlers by longjmp never returns from them.
 	 */
 	if (thread->guard.handlers < GUARD_HANDLERS)
 		thread->guard.handlers++;

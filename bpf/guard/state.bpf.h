@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The guard's state of threads that normal calls do not need. */
+/* The part of the guard's per-thread state that normal calls do not need. */
 #ifndef TOLLGATE_GUARD_STATE_BPF_H
 #define TOLLGATE_GUARD_STATE_BPF_H
 

@@ -83,8 +83,8 @@ static __always_inline u32 *claim_pair(struct guard_profile *profile, u32 key)
 }
 
 /*
- * An atomic OR would not do: another processor may have claimed the entry for another key. Then the
- * pair or window is learned the next time.
+ * Sets bits in an entry. An atomic OR would not do: another processor may have claimed the entry
+ * for another key. In that case, the pair or window is learned the next time.
  */
 #define learn_entry(at, key, key_shift, bits)                                                      \
 	({                                                                                         \
@@ -128,8 +128,8 @@ enum window_search {
 };
 
 /*
- * A window's entry in one table. `goes_on`: the entry may be in the next table, because no entry
- * here that could have held the window was ever free.
+ * A window's entry in one table. Clears `goes_on` if the search ends at an entry that was never
+ * used: then the window is in none of the next tables either.
  */
 static __always_inline u64 *probe_window(u64 *table, u32 log2, u32 shift, u64 key,
 					 enum window_search what, bool *goes_on)
@@ -170,7 +170,10 @@ static __always_inline u64 *window_entry(struct guard_profile *profile, u64 key,
 		more = overflow_at(profile->overflow[i]);
 		if (!more)
 			break;
-		/* Other bits of the product: windows that crowd one table spread over the next. */
+		/*
+		 * Uses other bits of the product, so that windows that crowd one table are spread
+		 * over the next.
+		 */
 		shift -= GUARD_OVERFLOW_LOG2;
 		at = probe_window(more->windows, GUARD_OVERFLOW_LOG2, shift, key, what, &goes_on);
 	}

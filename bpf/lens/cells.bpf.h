@@ -18,7 +18,10 @@ struct cell_table cell_index[ROWS] SEC(".bss.cell_index");
 
 static __always_inline u32 *cell_entry(u32 row, u32 call)
 {
-	/* Compared and used in one register: 6.1's verifier does not know that two are equal. */
+	/*
+	 * The value is compared and used in one register, because 6.1's verifier does not know that
+	 * two are equal.
+	 */
 	barrier_var(call);
 	if (call >= CALL_INDICES)
 		return NULL;
@@ -27,8 +30,8 @@ static __always_inline u32 *cell_entry(u32 row, u32 call)
 }
 
 /*
- * The cell of a call in a row, with its entry in cell_index. The cell is allocated if necessary; 0:
- * none is left below `limit`.
+ * Returns the cell of a call in a row, and sets `entry` to its entry in cell_index. Allocates the
+ * cell if necessary. Returns 0 if none is left below `limit`.
  */
 static __always_inline u32 cell_index_for(u32 row, u32 call, u32 limit, u32 **entry)
 {
@@ -72,7 +75,9 @@ static __noinline u32 base_row_cell(u32 session_index, u32 row, u32 call)
 	return number;
 }
 
-/* Counters of a call of this thread; NULL (and a loss): no cell is left at all. */
+/*
+ * The counters of a call of this thread. If no cell is left at all, counts a loss and returns NULL.
+ */
 static __always_inline struct cell *cell_for(struct thread_state *thread, u32 call, u32 **entry)
 {
 	u32 number = cell_index_for(thread->row, call, config.unreserved_cells, entry);

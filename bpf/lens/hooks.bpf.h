@@ -23,8 +23,8 @@
 #define CHEAP_STREAK 64
 #define CHEAP_NS 2000
 /*
- * One in sixteen cheap calls is timed on average: 0..30 go untimed. One in 8 cost 1.5 floors, one
- * in 16 less than 1.4 (OVERHEAD.md).
+ * One in sixteen cheap calls is timed on average: 0..30 go untimed. Where timing one in 8 cost 1.5
+ * floors, one in 16 cost less than 1.4. OVERHEAD.md has other machines.
  */
 #define SAMPLE_SPAN 31
 
@@ -101,7 +101,9 @@ static __always_inline void lens_reconcile_switch(struct thread_state *thread,
 	if (likely(!thread->lens.is_off_cpu))
 		return;
 	switched_in = arrival + cpu->clock_offset;
-	/* The offset includes the delay of the gate's hook at that time. */
+	/*
+	 * The offset includes the delay of the gate's hook at the switch from which it was taken.
+	 */
 	if (switched_in > now)
 		switched_in = now;
 	if (cpu->clock_offset && switched_in > thread->lens_switch.switched_out_ns)
@@ -174,7 +176,10 @@ static __always_inline void lens_sys_exit_denied(struct crossing *at)
 	count_error(cell, at->result);
 }
 
-/* The end of the previous call was not seen: it is lost, and must not count for the next one. */
+/*
+ * The end of the previous call was not seen. That call is a loss, and its times must not count for
+ * the next one.
+ */
 static __always_inline void lens_abandon(struct thread_state *thread)
 {
 	count_loss(thread->session, LOSS_EXITS);

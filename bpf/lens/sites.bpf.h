@@ -7,8 +7,8 @@
 #include "wire/lens.h"
 
 /*
- * A stack is taken about once for this much sleeping, so that it costs at most a few per cent of it
- * (0.7 us a stack) however short the sleeps are. Each longer sleep gets its own.
+ * A stack is taken about once for this much sleeping, so that stacks (0.7 us each) cost at most a
+ * few per cent of that time, however short the sleeps are. Each longer sleep gets its own stack.
  */
 #define SITE_BUDGET_NS 20000
 
@@ -55,7 +55,7 @@ static __always_inline u64 lens_site_of_stack(struct stack *stack)
 /* Records the pending blocking site, once its wait for a CPU is known. */
 static __always_inline void lens_record_site(struct thread_state *thread, u64 run_delay)
 {
-	/* Not on the stack, of which a switch has little left. */
+	/* `fresh` is not on the stack, because a switch has little stack left. */
 	static const struct site_value fresh;
 	struct lens_cold *cold = lens_cold_of(thread);
 	struct site_key key = { .address = cold->site, .call = thread->call, .row = thread->row };

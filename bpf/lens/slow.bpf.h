@@ -94,7 +94,10 @@ static __always_inline void lens_slow_resolve_args(struct slow_call *slow, struc
 
 static __always_inline void lens_slow_stacks(struct slow_call *slow, struct thread_state *thread)
 {
-	/* Linux 6.1 accepts no key that lies in the argument of a global function. */
+	/*
+	 * Copied, because Linux 6.1 accepts no key in the memory to which an argument of a global
+	 * function points.
+	 */
 	u64 task = thread->task;
 	struct stack *kernel = bpf_map_lookup_elem(&lens_sleep_stacks, &task);
 	long bytes;
@@ -109,7 +112,7 @@ static __always_inline void lens_slow_stacks(struct slow_call *slow, struct thre
 	slow->user_frames = bytes > 0 ? bytes / sizeof(slow->user_stack[0]) : 0;
 }
 
-/* A global function: it is verified once, however many paths lead to it. */
+/* This is a global function, so that the verifier checks it once, however many paths lead to it. */
 __noinline int lens_slow_report(struct thread_state *thread, s64 result, u64 now, u64 runqueue)
 {
 	struct session *session;

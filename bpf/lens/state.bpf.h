@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The lens's state of threads that only some of their calls need. */
+/* The part of the lens's per-thread state that only some calls need. */
 #ifndef TOLLGATE_LENS_STATE_BPF_H
 #define TOLLGATE_LENS_STATE_BPF_H
 

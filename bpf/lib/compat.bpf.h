@@ -32,7 +32,10 @@ static __always_inline struct task_struct *running_task(u64 address)
 			BPF_CORE_READ(__object, field);                                            \
 	})
 
-/* Eight bytes at an address. The cast needs a structure: this one begins with them. */
+/*
+ * Eight bytes at an address. The cast needs a structure: struct timespec64 begins with a field of
+ * this size.
+ */
 #define READ_WORD(address) ((u64)READ_FIELD(struct timespec64, address, tv_sec))
 
 /*
@@ -53,8 +56,8 @@ struct inode___v6_11 {
 } __attribute__((preserve_access_index));
 
 /*
- * v6.13: 4e40eff0b573 ("fs: add infrastructure for multigrain timestamps"): whether stat() has
- * read the time.
+ * v6.13: 4e40eff0b573 ("fs: add infrastructure for multigrain timestamps"). The bit says whether
+ * stat() has read the time.
  */
 #define I_CTIME_QUERIED (1U << 31)
 

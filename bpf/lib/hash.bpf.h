@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The hash of names and of conditions, word by word. User space makes the same hashes. It does not
- * withstand a search for two texts with the same hash, unless it begins with a salt.
+ * The hash of names and of conditions, word by word. User space makes the same hashes. The hash
+ * does not withstand a search for two texts with the same hash, unless it begins with a salt.
  */
 #ifndef TOLLGATE_LIB_HASH_BPF_H
 #define TOLLGATE_LIB_HASH_BPF_H

@@ -96,15 +96,15 @@ static long append_path_part(u32 i, struct path_walk *walk)
 	path->parts = part + 1;
 	path->complete = step == PATH_DETACHED;
 	/*
-	 * With this number of names the walk ends, and does not go on to the root:
-	 * crates/kernel/src/scope_name.rs.
+	 * After PATH_PARTS names, the walk ends even if the next step would reach the root.
+	 * crates/kernel/src/identity_name.rs does the same.
 	 */
 	return step == PATH_DETACHED || part + 1 == PATH_PARTS;
 }
 
 /*
- * By bpf_loop(), because the verifier follows a plain loop iteration by iteration: that was most of
- * the time that a gate with a guard took to load (docs/decisions/0001-gate.md).
+ * Uses bpf_loop(), because the verifier follows a plain loop iteration by iteration: that took most
+ * of the time in which a gate with a guard was loaded (docs/decisions/0001-gate.md).
  */
 static __always_inline void path_of_dentry(struct fd_path *path, struct task_struct *task,
 					   struct dentry *dentry, struct mount *mount)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * One tiny program or map for each capability. `tollgate doctor` loads each alone: whether the
- * kernel accepts it is the finding. None does anything if it runs, and few are ever attached, for a
- * moment (crates/kernel/src/probe).
+ * kernel accepts it is the finding. None does anything if it runs. Few are ever attached, and only
+ * for a moment (crates/kernel/src/probe).
  *
- * No CO-RE and no kfunc in this file: either would make libbpf read the kernel's types for every
+ * This file uses no CO-RE and no kfunc: either would make libbpf read the kernel's types for every
  * probe.
  */
 #include "lib/kernel.h"
@@ -168,7 +168,10 @@ static long empty_round(u64 index, void *ctx)
 			  ".long ((%l[" #label "] - 1b - 8) / 8) & 0xffff; .short 0"               \
 			  : : : : label)
 
-/* Stops by itself just beyond the number of iterations that a counting may_goto allows (2^23). */
+/*
+ * The loop ends by itself just beyond the number of iterations that a counting may_goto allows
+ * (2^23).
+ */
 #define MORE_THAN_COUNTED_BOUND ((1 << 23) + 1000)
 
 /* The counter is in a map, so that the verifier does not track its value. */

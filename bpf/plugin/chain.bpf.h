@@ -27,7 +27,7 @@
 		bpf_tail_call_static(ctx, plugins, number);                                        \
 		break;
 
-/* For each number after `last`. */
+/* Applies X to each number after `last`. */
 #define REPEAT_4(X, last) X((last) + 1) X((last) + 2) X((last) + 3) X((last) + 4)
 #define REPEAT_16(X, last)                                                                         \
 	REPEAT_4(X, last) REPEAT_4(X, (last) + 4) REPEAT_4(X, (last) + 8) REPEAT_4(X, (last) + 12)

@@ -18,7 +18,10 @@ static __noinline int plugins_verdict(void *ctx, u32 session)
 	return 0;
 }
 
-/* Returns whether a plugin denounces the call. The result needs a function, unlike other chains. */
+/*
+ * Returns whether a plugin denounces the call. The chain is entered from a function, because the
+ * last plugin's return has to be the function's result.
+ */
 static __noinline int plugins_guard(void *ctx, u32 session)
 {
 	struct plugin_chain *chain = &plugin_chains[PLUGIN_HOOK_GUARD];
@@ -62,7 +65,7 @@ static __always_inline void plugin_join(struct joining *at)
 					     at->session_index;
 }
 
-/* Before the guard tests a call. */
+/* Runs the plugins at GUARD, before the guard tests a call. */
 static __always_inline void plugin_guard_sys_enter(struct crossing *at)
 {
 	u32 session = at->thread->plugin_session;
@@ -73,7 +76,7 @@ static __always_inline void plugin_guard_sys_enter(struct crossing *at)
 		at->is_denounced = plugins_guard(at->ctx, session);
 }
 
-/* After the guard has applied its policy to a call. */
+/* Runs the plugins at VERDICT, after the guard has applied its policy to a call. */
 static __always_inline void plugin_verdict_sys_enter(struct crossing *at)
 {
 	if (at->ctx && at->has_verdict)

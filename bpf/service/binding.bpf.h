@@ -17,9 +17,10 @@
 #define BIND_IS_RUNNING (1 << 16)
 
 /*
- * Gives a thread another binding, or the same one with another rule or control group. A global
- * function, so that the verifier checks it once and not at each of its dozens of calls. It charges
- * what the current task has used: the thread is that task, or has used nothing yet (is_new).
+ * Gives a thread another binding, or the same one with another rule or control group. This is a
+ * global function, so that the verifier checks it once and not at each of its dozens of calls. It
+ * charges what the current task has used: the thread is that task, or has used nothing yet
+ * (is_new).
  */
 __noinline int service_bind(u32 slot, u32 service, u32 how, u32 rule)
 {

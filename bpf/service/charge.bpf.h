@@ -24,7 +24,10 @@ static __always_inline void read_counters(struct task_counters *now, struct task
 	now->preemptions = task->nivcsw;
 	now->minor_faults = task->min_flt;
 	now->major_faults = task->maj_flt;
-	/* CONFIG_TASK_XACCT and CONFIG_TASK_IO_ACCOUNTING, which a kernel may lack. */
+	/*
+	 * These fields need CONFIG_TASK_XACCT and CONFIG_TASK_IO_ACCOUNTING, which a kernel may
+	 * lack.
+	 */
 	if (bpf_core_field_exists(task->ioac.rchar)) {
 		now->read_bytes = task->ioac.rchar;
 		now->written_bytes = task->ioac.wchar;
@@ -47,8 +50,8 @@ static __always_inline void counters_now(struct service_member *member, struct t
 
 	read_counters(counters, task);
 	/*
-	 * Not every switch is reported (docs/decisions/0001-gate.md). If the number of switches is
-	 * another one, the thread was switched out since.
+	 * Not every switch is reported (docs/decisions/0001-gate.md). If the number of switches has
+	 * changed, the thread was switched out since.
 	 */
 	if (is_running && member->switched_in_ns &&
 	    member->switched_in_switches == counters->switches + counters->preemptions) {
@@ -78,8 +81,8 @@ static __always_inline void counters_now(struct service_member *member, struct t
 	use(sent_bytes, member->sent_bytes)
 
 /*
- * Atomically, because the end of a task is charged in an interrupt, which may interrupt another
- * charge. User space makes the accounts of the services that it names.
+ * The additions are atomic, because the end of a task is charged in an interrupt, which may
+ * interrupt another charge. User space makes the accounts of the services that it names.
  */
 #define ADD_USAGE(field, value)                                                                    \
 	do {                                                                                       \

@@ -7,7 +7,7 @@
 #include "service/dynamic.bpf.h"
 #include "service/rules.bpf.h"
 
-/* Does what a rule says. With messages and files, the binding is by request. */
+/* Does what a rule says. At messages and files, the binding is by request. */
 static __always_inline void service_apply_rule(struct thread_state *thread,
 					       struct task_struct *task, struct service_rule *rule,
 					       u32 event, u32 peer, bool is_running)
@@ -15,17 +15,17 @@ static __always_inline void service_apply_rule(struct thread_state *thread,
 	u32 binding = event >= EVENT_RECEIVE ? BINDING_REQUEST : BINDING_OWN;
 	u32 service, why = event + WHY_FORK;
 
-	if (rule->then == ACTION_BELONGS)
+	if (rule->action == ACTION_BELONGS)
 		service = rule->service;
-	else if (rule->then == ACTION_ADOPTS_PEER && peer != SERVICE_NONE)
+	else if (rule->action == ACTION_ADOPTS_PEER && peer != SERVICE_NONE)
 		service = peer;
-	else if (rule->then == ACTION_CREATES)
+	else if (rule->action == ACTION_CREATES)
 		service = dynamic_service_of(member_of(thread), rule, task);
 	else
 		return;
 	if (service == SERVICE_NONE)
 		return;
-	if (event == EVENT_FORK && rule->then == ACTION_ADOPTS_PEER) {
+	if (event == EVENT_FORK && rule->action == ACTION_ADOPTS_PEER) {
 		binding = BINDING_REQUEST;
 		why = WHY_SIGNALLED;
 	}

@@ -17,9 +17,9 @@ struct datagram_key {
 };
 
 struct datagram_sender {
-	/* The service of the latest sender at that time. */
+	/* The service for which the latest sender sent. */
 	u16 service;
-	/* The other end had sent before this end first did. */
+	/* The other end had already sent when this end sent for the first time. */
 	u16 is_reply;
 };
 
@@ -138,7 +138,7 @@ static __always_inline void service_netif_rx(struct sk_buff *packet)
 		return;
 	slot = running_slot(bpf_get_current_task_btf());
 	thread = thread_at(slot);
-	/* Another thread uses these ports than before. */
+	/* The thread that uses these ports now is no member of a service. */
 	if (!slot || !has(thread, SERVICE)) {
 		bpf_map_delete_elem(&service_datagram_senders, &flow);
 		return;
@@ -188,7 +188,7 @@ static __always_inline bool is_loopback(const u64 address[2])
 
 /*
  * The thread has received a datagram. If the socket is not connected, the sender is known only if
- * the thread's call returns its address, which a thread needs for a reply.
+ * the thread's call returns the sender's address, which a thread needs for a reply.
  */
 static __noinline void service_received_datagram(struct thread_state *thread,
 						 struct task_struct *task, struct sock *sk)
@@ -234,7 +234,7 @@ static __noinline void service_received_datagram(struct thread_state *thread,
 	service = sender ? successor_of(sender->service) : SERVICE_NONE;
 	service_classify_message(thread->slot, socket, service, FIELDS_THAT_CHANGE | FIELD_CLIENT);
 	/* A rule needs the sender, which was not recorded or was dropped. */
-	if (!sender && socket->cached_rule.then == ACTION_ADOPTS_PEER &&
+	if (!sender && socket->cached_rule.action == ACTION_ADOPTS_PEER &&
 	    (!flow.to_port || is_loopback(flow.to)))
 		count_loss(READ_ONCE(header.services_session), LOSS_CONNECTIONS);
 }

@@ -25,11 +25,11 @@ static __always_inline struct dynamic_scratch *this_dynamic_scratch(void)
 	return bpf_map_lookup_elem(&service_dynamic_scratch, &first);
 }
 
-/* Hash of the process's unit. Its name stays in the scratch, to name a service after it. */
+/* Hash of the process's unit. The unit's name stays in the scratch, to name a service after it. */
 static __noinline u64 service_unit_of(struct task_struct *task)
 {
 	struct dynamic_scratch *scratch = this_dynamic_scratch();
-	struct scope_name *name = scope_name();
+	struct identity_name *name = identity_name();
 	u64 unit;
 
 	if (!scratch || !name)
@@ -44,7 +44,7 @@ static __noinline u64 service_unit_of(struct task_struct *task)
 }
 
 /* Allocates a number and an account for a dynamic service; 0: none is left. */
-static __always_inline u32 alloc_service(u32 below)
+static __always_inline u32 alloc_service(u32 parent)
 {
 	static const struct service_account nothing;
 	u32 number = alloc_index(&header.next_service, SERVICES, service_free_numbers);
@@ -56,10 +56,10 @@ static __always_inline u32 alloc_service(u32 below)
 		return 0;
 	}
 	services[number & (SERVICES - 1)].successor = number;
-	services[number & (SERVICES - 1)].rule_service = below;
-	services[number & (SERVICES - 1)].cgroup_of = services[below & (SERVICES - 1)].cgroup_of;
+	services[number & (SERVICES - 1)].rule_service = parent;
+	services[number & (SERVICES - 1)].cgroup_of = services[parent & (SERVICES - 1)].cgroup_of;
 	services[number & (SERVICES - 1)].migrate_flags =
-		services[below & (SERVICES - 1)].migrate_flags;
+		services[parent & (SERVICES - 1)].migrate_flags;
 	return number;
 }
 
@@ -71,11 +71,11 @@ static __always_inline void name_dynamic_service(struct dynamic_scratch *scratch
 						 struct dynamic_service_key *key,
 						 struct task_struct *task)
 {
-	if (key->each == SPLIT_UNIT && scratch->unit == key->value[0])
+	if (key->split == SPLIT_UNIT && scratch->unit == key->value[0])
 		return;
 	scratch->unit = 0;
 	__builtin_memset(scratch->start.name, 0, sizeof(scratch->start.name));
-	if (key->each == SPLIT_EXE)
+	if (key->split == SPLIT_EXE)
 		bpf_probe_read_kernel_str(
 			scratch->start.name, sizeof(scratch->start.name),
 			BPF_CORE_READ(task, mm, exe_file, f_path.dentry, d_name.name));
@@ -88,13 +88,13 @@ static __always_inline void name_dynamic_service(struct dynamic_scratch *scratch
 static __noinline u32 dynamic_service_of(struct service_member *member, struct service_rule *rule,
 					 struct task_struct *task)
 {
-	struct dynamic_service_key key = { .below = successor_of(rule->service),
-					   .each = rule->each };
+	struct dynamic_service_key key = { .parent = successor_of(rule->service),
+					   .split = rule->split };
 	struct dynamic_scratch *scratch = this_dynamic_scratch();
 	struct dynamic_service *known;
 	u32 number;
 
-	switch (rule->each) {
+	switch (rule->split) {
 	case SPLIT_USER:
 		key.value[0] = member->user;
 		break;
@@ -108,17 +108,20 @@ static __noinline u32 dynamic_service_of(struct service_member *member, struct s
 		key.value[0] = member->connection.client[0];
 		key.value[1] = member->connection.client[1];
 	}
-	if (rule->each != SPLIT_USER && !key.value[0] && !key.value[1])
+	if (rule->split != SPLIT_USER && !key.value[0] && !key.value[1])
 		return SERVICE_NONE;
 	known = bpf_map_lookup_elem(&service_dynamic, &key);
 	if (known)
 		return known->number;
-	number = alloc_service(key.below);
+	number = alloc_service(key.parent);
 	if (!number || !scratch)
 		goto lost;
 	name_dynamic_service(scratch, &key, task);
 	scratch->start.number = number;
-	/* If the processor's reserve of memory was empty, an interrupt has refilled it by now. */
+	/*
+	 * Tries twice: if the processor's reserve of memory was empty the first time, an interrupt
+	 * has refilled it by the second time.
+	 */
 	for (int times = 0; times < 2; times++) {
 		if (!bpf_map_update_elem(&service_dynamic, &key, &scratch->start, BPF_NOEXIST))
 			return number;
@@ -132,7 +135,7 @@ static __noinline u32 dynamic_service_of(struct service_member *member, struct s
 		return known->number;
 lost:
 	count_loss(READ_ONCE(header.services_session), LOSS_DYNAMIC_SERVICES);
-	return key.below;
+	return key.parent;
 }
 
 #endif

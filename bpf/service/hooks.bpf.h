@@ -13,7 +13,10 @@ static __always_inline void service_reset_member(struct service_member *member)
 	u32 receives = member->receives, epoch = member->epoch;
 
 	__builtin_memset(member, 0, sizeof(*member));
-	/* With other numbers, records about the slot's previous thread do not apply to this one. */
+	/*
+	 * The numbers change, so that records about the slot's previous thread do not apply to this
+	 * one.
+	 */
 	member->receives = receives + 1;
 	member->epoch = epoch + 1;
 	member->charged_ns = bpf_ktime_get_ns();
@@ -22,8 +25,8 @@ static __always_inline void service_reset_member(struct service_member *member)
 }
 
 /*
- * The second part of service_attach(): a global function, so that the verifier checks it once. The
- * first part has just read the counters.
+ * The second part of service_attach(), which has just read the counters. This is a global function,
+ * so that the verifier checks it once.
  */
 __noinline int service_attach_classify(u32 slot)
 {
@@ -36,7 +39,7 @@ __noinline int service_attach_classify(u32 slot)
 	member->why = WHY_ATTACHED;
 	member->has_io_uring = !!BPF_CORE_READ(task, io_uring);
 	service_read_identity(member, task);
-	/* It has used nothing since they were read. */
+	/* The thread has used nothing since its counters were read. */
 	member->is_new = 1;
 	service_classify_task(thread, task, EVENT_ATTACH, SERVICE_NONE, false);
 	member->is_new = 0;
@@ -54,7 +57,7 @@ static __always_inline void service_attach(struct thread_state *thread, struct t
 }
 
 /*
- * Gives a new thread the binding of its parent. The parent runs here and has the slot `parent`; 0:
+ * Gives a new thread the binding of its parent. The parent runs here. `parent` is its slot, or 0 if
  * it is no member. The kernel has counted nothing for the new thread yet. This and other functions
  * below are global, so that the verifier checks each once and not on every path to it.
  */

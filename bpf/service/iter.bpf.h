@@ -45,14 +45,14 @@ static __always_inline void service_write_member(struct seq_file *seq, struct th
 		record.binding = kind == MESSAGE_ASSIGN ? BINDING_EXPLICIT : BINDING_OWN;
 		record.bound_ns = kind == MESSAGE_ASSIGN ? assigned_ns(message, now) : 0;
 	}
-	/* The member has changed meanwhile, so its usage was charged to the accounts. */
+	/* If the member has changed meanwhile, its usage was charged to the accounts. */
 	if ((version & 1) || version != READ_ONCE(member->version))
 		__builtin_memset(&record.since, 0, sizeof(record.since));
 	bpf_probe_read_kernel(record.comm, sizeof(record.comm), &task->comm);
 	bpf_seq_write(seq, &record, sizeof(record));
 }
 
-/* 0: no process has it open. */
+/* The number of the socket's inode; 0: no process has it open. */
 static __always_inline u64 inode_of(struct sock *sk)
 {
 	struct socket *socket = BPF_CORE_READ(sk, sk_socket);
@@ -101,7 +101,7 @@ static __always_inline void service_write_socket(struct seq_file *seq, struct so
 		record.sender = visible_pid((struct task_struct *)sender->task, level);
 	record.service = direction->sender ? successor_of(direction->service) : SERVICE_NONE;
 	record.binding = direction->binding;
-	if (socket->cached_rule.then != ACTION_NONE)
+	if (socket->cached_rule.action != ACTION_NONE)
 		record.rule_number = socket->cached_rule.precedence + 1;
 	record.ruleset = socket->cached_ruleset;
 	if (sk->__sk_common.skc_family == AF_UNIX)

@@ -38,7 +38,10 @@ static __always_inline struct service_limit *limit_of(u32 service)
 	return &limits[service & (SERVICES - 1)];
 }
 
-/* User space knows of a dynamic service only after its next poll. */
+/*
+ * The gate records the parent of a dynamic service, because user space knows of the service only
+ * after its next poll.
+ */
 static __always_inline u32 parent_service(u32 service)
 {
 	return service >= SERVICES_DYNAMIC ? services[service & (SERVICES - 1)].rule_service :
@@ -86,8 +89,8 @@ static __always_inline void uncount_socket(u16 *chain, enum limited what)
 }
 
 /*
- * Counts one more for the service that the thread works for. Returns 0, or an errno. Two threads at
- * the same time may both get the last one that the limit allows.
+ * Counts one more socket or connection for the service that the thread works for. Returns 0 or a
+ * negative errno. Two threads at the same time may both get the last one that the limit allows.
  */
 static __always_inline int count_or_refuse(struct socket_counted_by *own, enum limited what)
 {
@@ -126,7 +129,7 @@ int limit_socket(struct bpf_sock *sk)
 	struct socket_counted_by *own = bpf_sk_storage_get(&socket_counts, sk, NULL,
 							   BPF_SK_STORAGE_GET_F_CREATE);
 
-	/* If another program has refused the socket, its end is not reported. */
+	/* If another program has refused the socket, its release is not reported. */
 	return own && bpf_get_retval() >= 0 ? refuse(count_or_refuse(own, LIMIT_SOCKETS)) : 1;
 }
 
@@ -177,9 +180,9 @@ int limit_connect6(struct bpf_sock_addr *address)
 
 /*
  * How far a service may be ahead of its rate. Up to this, packets pass. Up to about twice this,
- * they pass with a notification of congestion. Above that, they are dropped. It is a tenth of a
- * second of sending, or a packet of the maximum length if that takes longer, because the kernel
- * passes packets on in one piece (64 KiB).
+ * they pass with a notification of congestion. Above that, they are dropped. The distance is a
+ * tenth of a second of sending, or a packet of the maximum length if that takes longer, because the
+ * kernel passes packets on in one piece (64 KiB).
  */
 #define MAX_AHEAD_NS 100000000ULL
 #define MAX_PACKET 65536

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * When a thread is migrated to another control group. A migration costs microseconds, and
- * milliseconds at times (docs/decisions/0005-service.md). So a thread is first migrated to its
- * service's control group when it runs on while others wait; after that, at the beginning of its
- * work.
+ * milliseconds at times (docs/decisions/0005-service.md). So the first migration of a thread to its
+ * service's control group comes only when the thread runs on while others wait. Its next migrations
+ * come at the beginning of its work.
  *
  * A worker that waits for its next client must not wait in the last client's control group. If it
  * sleeps for a while after a reply, it is migrated back to its saved origin. For a client that
@@ -22,20 +22,26 @@ struct {
 } service_migrations SEC(".maps");
 
 /*
- * A thread that has worked for one service for less time is not migrated. It may be an event loop
- * that serves many services: its later work for the others would be delayed in this service's
+ * A thread that has worked for one service for less than this is not migrated. It may be an event
+ * loop that serves many services: its later work for the others would be delayed in this service's
  * control group. This is the time of some dozens of migrations.
  */
 #define MIGRATE_MIN_RUN_NS 1000000
 /*
- * A thread that has worked so long once is migrated at the beginning of its next work. This ends
- * after so many bindings in a row in which it worked for less.
+ * Once a thread has worked for that long, it is migrated at the beginning of its next work. This
+ * ends after this many bindings in a row in which it works for less.
  */
 #define MIGRATE_CREDIT 8
-/* A service whose thread kept others from running is contended for a period of quotas. */
+/*
+ * A service whose thread kept others from running is contended for this long: one period of CPU
+ * quotas.
+ */
 #define CONTENDED_NS 100000000
 
-/* The thread's number in the services' session: its own session may be in a container. */
+/*
+ * The thread's number in the PID namespace of the services' session: its own session may be in a
+ * container.
+ */
 static __always_inline u32 service_tid(struct thread_state *thread)
 {
 	struct session *session = session_at(READ_ONCE(header.services_session));
@@ -81,13 +87,13 @@ static __always_inline void request_return(struct switching *at, struct service_
 		WRITE_ONCE(member->return_thread_ns, 0);
 }
 
-/* Others had to wait for its threads not long ago. */
+/* Whether others had to wait for the service's threads not long ago. */
 static __always_inline bool is_contended(u32 service)
 {
 	return bpf_ktime_get_ns() < services[service & (SERVICES - 1)].contended_until_ns;
 }
 
-/* The thread has got a binding, or the same one again. */
+/* The thread has got another binding, or the same one again. */
 static __always_inline void migrate_on_bind(struct thread_state *thread,
 					    struct service_member *member)
 {
@@ -131,7 +137,10 @@ static __always_inline void migrate_on_switch_out(struct switching *at,
 	}
 	if (!gives_way && !(migrate_flags_of(service) & MIGRATE_UNCONTENDED))
 		return;
-	/* At the charge, the clock may have been ahead of the scheduler's counter. */
+	/*
+	 * The difference may be negative: at the charge, the clock may have been ahead of the
+	 * scheduler's counter.
+	 */
 	if ((s64)(task->se.sum_exec_runtime - member->charged_at.cpu_ns) < MIGRATE_MIN_RUN_NS)
 		return;
 	member->migrate_credit = MIGRATE_CREDIT;

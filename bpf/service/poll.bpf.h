@@ -72,15 +72,15 @@ static __noinline void service_reclassify(struct thread_state *thread, struct ta
 	fill_query(&query, member, EVENT_ATTACH, SERVICE_NONE);
 	match_rules(&query, task);
 	service = SERVICE_NONE;
-	if (query.rule.then == ACTION_BELONGS)
+	if (query.rule.action == ACTION_BELONGS)
 		service = query.rule.service;
-	else if (query.rule.then == ACTION_CREATES)
+	else if (query.rule.action == ACTION_CREATES)
 		service = dynamic_service_of(member, &query.rule, task);
 	before = READ_ONCE(member->message);
 	/* An assignment by hand takes precedence. */
 	if ((before & 0xffff) == MESSAGE_ASSIGN)
 		return;
-	/* The message is of older rules. */
+	/* No rule matches, so a message of older rules does not apply any more. */
 	if (service == SERVICE_NONE) {
 		__sync_val_compare_and_swap(&member->message, before, 0);
 		return;

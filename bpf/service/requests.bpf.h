@@ -2,7 +2,7 @@
 /*
  * Work that follows messages. A message carries the service of the thread that sent it. When a
  * thread receives a message over a connection that its own side accepted, the rules are matched.
- * After a reply over a connection that its own side opened, the thread works for the service again
+ * After a reply over a connection that its own side opened, the thread works again for the service
  * for which it sent the request.
  */
 #ifndef TOLLGATE_SERVICE_REQUESTS_BPF_H
@@ -38,13 +38,13 @@ static __always_inline u32 sender_service(struct service_direction *direction)
 	return successor_of(service);
 }
 
-/* Besides the numbers of services and SERVICE_NONE. */
+/* A value besides the numbers of services and SERVICE_NONE. */
 #define NO_REQUEST 0x10000
 
 /*
  * If it is not known which side accepted a connection, a message of another process for another
- * service may be a request or a reply. A thread that adopts its sender's service then works for all
- * of them.
+ * service may be a request or a reply. If the thread's rule adopts the sender's service, the thread
+ * then works for SERVICE_SHARED.
  */
 static __always_inline u32 message_service(struct thread_state *thread,
 					   struct service_socket *socket,
@@ -65,8 +65,8 @@ static __always_inline u32 message_service(struct thread_state *thread,
 #define FIELDS_THAT_CHANGE (FIELD_SERVICE | FIELD_CGROUP | FIELD_UNIT)
 
 /*
- * Matches the rules, unless this socket has matched the same values before. The conditions
- * `that_change` are matched each time.
+ * Matches the rules, unless this socket has matched the same values before. If any rule has one of
+ * the conditions `that_change`, the rules are matched each time.
  */
 __noinline int service_classify_message(u32 slot, struct service_socket *socket, u32 peer,
 					u32 that_change)
@@ -92,7 +92,7 @@ __noinline int service_classify_message(u32 slot, struct service_socket *socket,
 		socket->cached_user = member->user;
 		socket->cached_ruleset = query.ruleset;
 	}
-	if (socket->role == ROLE_NEITHER && socket->cached_rule.then != ACTION_ADOPTS_PEER)
+	if (socket->role == ROLE_NEITHER && socket->cached_rule.action != ACTION_ADOPTS_PEER)
 		return 0;
 	service_apply_rule(thread, task, &socket->cached_rule, EVENT_RECEIVE, peer, true);
 	socket->receiver = slot;
@@ -102,9 +102,9 @@ __noinline int service_classify_message(u32 slot, struct service_socket *socket,
 }
 
 /*
- * A reply by a thread that has received for another service since: it serves several at once. What
- * it did in between may have been for either service, and nothing says for which, so this is
- * counted. Until it receives again, it works for SERVICE_SHARED.
+ * A thread replies to a client after it has received for another service: it serves several at
+ * once. What it did in between may have been for either service, and nothing says for which, so
+ * this is counted. Until it receives again, it works for SERVICE_SHARED.
  */
 static __noinline void service_reply(struct thread_state *thread, struct task_struct *task,
 				     struct service_socket *socket)
@@ -134,8 +134,8 @@ static __always_inline void service_restore(struct thread_state *thread, struct 
 }
 
 /*
- * A thread has received from a sender that is not known yet. It gets a message when the sender is
- * known, and what it uses from here on is charged then.
+ * A thread has received from a sender that is not known yet. Its usage until now is charged here.
+ * When the sender is known, it gets a message, and its usage since is charged.
  */
 static __always_inline void service_await_sender(struct thread_state *thread,
 						 struct task_struct *task,

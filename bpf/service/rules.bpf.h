@@ -77,7 +77,10 @@ static long match_tuple(u32 i, struct rule_query *query)
 	    (fields & FIELD_CLIENT && connection->client_family != tuple->client_family) ||
 	    (fields & FIELD_PEER && query->peer == SERVICE_NONE))
 		return 0;
-	/* Makes the compiler test `fields` again: the verifier would follow all combinations. */
+	/*
+	 * Makes the compiler test `fields` again. Otherwise the verifier would follow all
+	 * combinations.
+	 */
 	barrier_var(fields);
 	hash = header.salt;
 	if (fields & FIELD_EXE)
@@ -114,14 +117,15 @@ static long match_tuple(u32 i, struct rule_query *query)
 	rule = bpf_map_lookup_elem(&service_rules, &key);
 	if (!rule || !(rule->events >> query->event & 1))
 		return 0;
-	if (query->binding && query->event < EVENT_RECEIVE && !rule->names_events)
+	if (query->binding && query->event < EVENT_RECEIVE && !rule->has_explicit_events)
 		return 0;
-	if (query->rule.then == ACTION_NONE || rule->precedence < query->rule.precedence)
+	/* Of the rules that match, the first one of the ruleset decides: the lowest precedence. */
+	if (query->rule.action == ACTION_NONE || rule->precedence < query->rule.precedence)
 		query->rule = *rule;
 	return 0;
 }
 
-/* Leaves the rule that decides in `query->rule`. */
+/* Finds the rule that decides, `query->rule`; its action is ACTION_NONE if no rule matches. */
 static __noinline void match_rules(struct rule_query *query, struct task_struct *task)
 {
 	struct name_scratch *scratch;
@@ -130,7 +134,7 @@ static __noinline void match_rules(struct rule_query *query, struct task_struct 
 
 	query->ruleset = READ_ONCE(header.ruleset);
 	ruleset = &rulesets[query->ruleset & 1];
-	query->rule.then = ACTION_NONE + unknown_zero();
+	query->rule.action = ACTION_NONE + unknown_zero();
 	query->rule.precedence = unknown_zero();
 	if (query->event >= SERVICE_EVENTS)
 		return;

@@ -12,7 +12,7 @@
 /* include/uapi/asm/signal.h: signals to which programs give a meaning themselves. */
 #define SIGUSR1 10
 #define SIGUSR2 12
-/* include/uapi/asm-generic/siginfo.h: sent by a process, which is in its call. */
+/* include/uapi/asm-generic/siginfo.h: sent by the process that runs here, in its call. */
 #define SI_USER 0
 #define SI_QUEUE -1
 #define SI_TKILL -6
@@ -21,7 +21,10 @@
 #define TRACE_SIGNAL_IGNORED 1
 #define TRACE_SIGNAL_OVERFLOW_FAIL 3
 
-/* A request: the sender's service, and in the high half how often the thread had slept then. */
+/*
+ * A request: the service of the signal's sender and, in the high half, how often the receiving
+ * thread had slept by then.
+ */
 #define FORK_REQUEST_VALID 0x10000
 #define FORK_REQUEST_SLEEPS_SHIFT 32
 
@@ -61,7 +64,7 @@ static __always_inline void service_sig_generate(int signal, struct kernel_sigin
 	fork_request = FORK_REQUEST_VALID | members[from & (THREADS - 1)].service |
 		       BPF_CORE_READ(leader, nvcsw) << FORK_REQUEST_SLEEPS_SHIFT;
 	before = READ_ONCE(members[slot & (THREADS - 1)].fork_request);
-	/* Requests of two services at once. */
+	/* Two services have requested a fork before the process slept again. */
 	if (before != fork_request && (before & FORK_REQUEST_VALID) &&
 	    before >> FORK_REQUEST_SLEEPS_SHIFT == fork_request >> FORK_REQUEST_SLEEPS_SHIFT)
 		fork_request = (fork_request & ~0xffffULL) | SERVICE_SHARED;
@@ -72,7 +75,7 @@ static __always_inline void service_sig_generate(int signal, struct kernel_sigin
 							     SERVICE_SHARED;
 }
 
-/* The service that has requested a fork of the thread that runs here. */
+/* The service that has requested a fork from the thread that runs here. */
 static __always_inline u32 fork_requester(struct service_member *member)
 {
 	u64 fork_request = READ_ONCE(member->fork_request);

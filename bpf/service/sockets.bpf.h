@@ -34,13 +34,14 @@
 
 /* One direction of a connection, and the service that uses it. */
 struct service_direction {
-	/* The service of the latest sender at that time; SERVICE_NONE: nothing was sent. */
+	/* The service for which the latest sender sent. */
 	u16 service;
-	/* The latest sender: its `epoch` at that time, and its slot. */
+	/* The latest sender: its `epoch` when it sent, and its slot; 0: nothing was sent. */
 	u16 epoch;
 	u32 sender;
 	/*
-	 * A thread that received before the sender was known: its slot, and the receive's number.
+	 * A thread that received before the sender was known: its slot, and the number of the
+	 * receive.
 	 */
 	u32 receiver;
 	u32 receive_number;
@@ -65,8 +66,8 @@ struct service_socket {
 	struct service_rule cached_rule;
 	u64 listen_path;
 	/*
-	 * The thread that received last (0: its sender was not known), its `epoch` at that time,
-	 * and the service that it worked for after that.
+	 * The thread that received last, its `epoch` at that time, and the service that it worked
+	 * for after that. 0: there is none, or the sender was not known.
 	 */
 	u32 receiver;
 	u16 receiver_epoch;

@@ -5,7 +5,7 @@
 
 #include "service/requests.bpf.h"
 
-/* At a time, over loopback; each has two directions. */
+/* The maximum number of connections over loopback at a time. Each has two directions. */
 #define CONNECTIONS 131072
 
 HASH_MAP(service_tcp_directions, 2 * CONNECTIONS, struct service_flow_key,
@@ -125,14 +125,14 @@ static __noinline void record_tcp_direction(struct sock *sk, u32 slot, u32 servi
 	direction = bpf_map_lookup_elem(&service_tcp_directions, &flow);
 	if (!direction) {
 		/*
-		 * The end that closes first removes the other's direction: nothing is recorded
-		 * then.
+		 * The end that closes first removes the other end's direction. After that, nothing
+		 * is recorded for it.
 		 */
 		if (!is_open || !is_local(sk))
 			return;
 		/*
-		 * If the processor's reserve of memory was empty, an interrupt has refilled it by
-		 * the second time.
+		 * Tries twice: if the processor's reserve of memory was empty the first time, an
+		 * interrupt has refilled it by the second time.
 		 */
 		for (int times = 0; times < 2 && !direction; times++) {
 			bpf_map_update_elem(&service_tcp_directions, &flow, &fresh, BPF_NOEXIST);

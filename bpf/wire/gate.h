@@ -20,17 +20,21 @@
 /* Identifies a map called .bss.tollgate as the gate's ("TOLLGATE"). */
 #define GATE_MAGIC 0x544f4c4c47415445ULL
 
-/* The maximum number of programs for pre-call holds: crates/kernel/src/enforcement.rs. */
+/* The maximum number of programs for pre-call holds: crates/kernel/src/precall.rs. */
 #define GUARD_HOOKS 23
 /* The maximum number of shared maps: crates/kernel/src/gate/maps.rs. */
 #define GATE_MAPS 64
 /*
- * One more if the sum with GATE_MAPS is odd, because `struct gate_header` must not end in padding.
- * This is not a macro, because the generator of the Rust types would not know its value.
+ * The maximum number of links. It includes one unused entry if the number of links and maps would
+ * be odd otherwise, because `struct gate_header` must not end in padding. This is not a macro,
+ * because the generator of the Rust types would not know its value.
  */
 enum { GATE_LINKS = GATE_PROGRAMS + GUARD_HOOKS + (GATE_PROGRAMS + GUARD_HOOKS + GATE_MAPS) % 2 };
 
-/* What applies to a thread. The gate's configuration has the union of all that is compiled in. */
+/*
+ * The extensions and options that apply to a thread. `gate_config.enabled` has all that are
+ * compiled in.
+ */
 enum gate_mask {
 	LENS = 1 << 0,
 	LENS_SITES = 1 << 1,
@@ -44,9 +48,9 @@ enum gate_mask {
 	GUARD_SCOPED = 1 << 7,
 	/* Usage is charged to the service that the thread works for. */
 	SERVICE = 1 << 8,
-	/* Rules are matched when a file is opened; for all threads with SERVICE. */
+	/* Rules are matched when a thread with SERVICE opens a file. */
 	SERVICE_FILES = 1 << 9,
-	/* Plugins run at the gate hooks; for all gated threads. */
+	/* Plugins run at the gate hooks for every gated thread. */
 	PLUGIN = 1 << 10,
 	/* Plugins also run when a call ends. */
 	PLUGIN_EXIT = 1 << 11,
@@ -117,24 +121,25 @@ struct gate_header {
 	__u32 pending_children_count;
 	/* Session that gates every new process, or 0. */
 	__u32 system_wide_session;
-	/* The number of profiles in the queue of this name. */
+	/* The number of profiles in the queue `guard_ready_profiles`. */
 	__s32 ready_profiles;
 	/* Guard: a thread was held at some time. */
 	__u32 ever_held;
-	/* How often the active generation was gone and an earlier one was made active again. */
-	__u32 rollbacks;
 	/*
-	 * The session whose services are active, or 0; and the number of the active ruleset, whose
-	 * lowest bit selects one of the two in memory.
+	 * How often the gate was rolled back to an earlier generation because the active one was
+	 * gone.
 	 */
+	__u32 rollbacks;
+	/* The session whose services are active, or 0. */
 	__u32 services_session;
+	/* The number of the active ruleset. Its lowest bit selects one of the two in memory. */
 	__u32 ruleset;
 	/* What a joining process opens: crates/kernel/src/gate/. */
 	__u32 link_ids[GATE_LINKS];
 	__u32 map_ids[GATE_MAPS];
 };
 
-/* Room for 400 slow calls. User space reads them every 100 ms at the latest. */
+/* Room for 400 slow calls. User space reads them at least every 100 ms. */
 #define RING_BYTES (1 << 20)
 
 enum record_type {
@@ -155,7 +160,7 @@ struct session {
 	__u32 pid_level;
 	/* The generation whose links the owner holds. */
 	__u32 holds_generation;
-	/* The process that owns the session, and the PID namespace of that number. */
+	/* The number of the process that owns the session, and the PID namespace of that number. */
 	__u32 owner_pid;
 	__u32 owner_namespace;
 	/* Losses of sessions that took tasks over from this one, and ended before it. */
@@ -173,8 +178,8 @@ struct session {
 	/* Plugins are linked for its tasks only. */
 	__u32 has_own_plugins;
 	/*
-	 * Larger than that of every session that existed when it began. Of two sessions with
-	 * plugins of their own, a task has the plugins of the later one.
+	 * Larger than the number of every session that existed when this one began. If a task
+	 * counts in two sessions with plugins of their own, it has the plugins of the later one.
 	 */
 	__u64 number;
 };
@@ -183,8 +188,8 @@ enum row_state {
 	ROW_FREE = 0,
 	ROW_LIVE = 1,
 	/*
-	 * Handed over by its session, which has ended or does not need it any more, to the session
-	 * of its parent row.
+	 * The row's session has ended or does not need the row any more, and has handed it over to
+	 * the session of the parent row.
 	 */
 	ROW_DONE = 2,
 };
@@ -220,7 +225,7 @@ struct row_done {
 	__u32 row;
 };
 
-/* A thread, as its own PID namespace numbers it, whose new children belong to a session. */
+/* A thread whose new children belong to a session, by its number in its own PID namespace. */
 struct pending_child_key {
 	__u32 namespace_inum;
 	__u32 tid;
@@ -235,8 +240,11 @@ struct pending_child {
 struct attach_request {
 	__u32 session;
 	__u32 unused;
-	/* Found by user space, as the kernel side can find that of the current process only. */
-	__u64 scope;
+	/*
+	 * User space finds the identity, because the kernel side can only find that of the current
+	 * process.
+	 */
+	__u64 identity;
 };
 
 #endif

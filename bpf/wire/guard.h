@@ -7,8 +7,9 @@
 #include "wire/tables.h"
 
 /*
- * Guard. A program's calls are renumbered in the order in which it first makes them, so that a
- * window of nine fits in a word: 0 is no call, GUARD_SYMBOL_OTHER any call after the first 126.
+ * Symbols. A program's calls are renumbered in the order in which it first makes them, so that a
+ * window of nine fits in a word. 0 is no call, and GUARD_SYMBOL_OTHER is any call after the first
+ * 126.
  */
 #define GUARD_SYMBOL_BITS 7
 #define GUARD_SYMBOLS (1 << GUARD_SYMBOL_BITS)
@@ -16,7 +17,7 @@
 #define GUARD_LOOKAHEAD_MAX 9
 #define GUARD_SEQUENCE_MAX 8
 #define GUARD_WINDOW_MASK ((1ULL << (GUARD_SYMBOL_BITS * GUARD_LOOKAHEAD_MAX)) - 1)
-/* In the bit that a window leaves free: in `interrupted`, and in `known_cache`. */
+/* Flags in the bit that a window leaves free, in `interrupted` and in `known_cache`. */
 #define GUARD_RESTARTS (1ULL << 63)
 #define GUARD_CACHED (1ULL << 63)
 /* Nested signal handlers whose interrupted windows are stored. */
@@ -36,13 +37,13 @@
 #define GUARD_WINDOWS (1 << GUARD_WINDOWS_LOG2)
 #define GUARD_CACHE_LOG2 9
 #define GUARD_CACHE (1 << GUARD_CACHE_LOG2)
-/* Where these windows do not suffice, user space adds this many, up to twice: 32 KiB each. */
+/* If these windows do not suffice, user space adds this many (32 KiB), at most twice. */
 #define GUARD_OVERFLOW_LOG2 12
 #define GUARD_OVERFLOW (1 << GUARD_OVERFLOW_LOG2)
 #define GUARD_OVERFLOW_MAX 2
 /* Entries that are searched for a pair or a window. */
 #define GUARD_PROBES 64
-/* The maximum number of a thread's calls that its profile's counters lag behind. */
+/* The counters of a profile lag behind each of its threads by at most this many calls. */
 #define GUARD_BATCH 1024
 
 enum guard_state {
@@ -82,7 +83,7 @@ struct guard_profile {
 	/* Never held or killed, only observed. */
 	__u32 is_exempt;
 	__u32 unused;
-	/* Incremented at each freezing; user space knows the time. */
+	/* Incremented at each freezing, of which user space records the time. */
 	__u32 freezes_count;
 	/* Incremented when training data is wiped, or normal data is set. */
 	__u32 wipes;
@@ -110,7 +111,7 @@ struct guard_parameters {
 	__u32 normal_factor_den;
 	/* enum guard_response */
 	__u32 response;
-	/* enum scope_kind */
+	/* enum identity_kind */
 	__u32 scope;
 	__u64 delay_factor_ns;
 	__u64 delay_cap_ns;
@@ -135,13 +136,16 @@ struct guard_program {
 	__u64 inode;
 	__s64 ctime_ns;
 	__u64 size;
-	/* Hash of the scope's name (bpf/gate/identity.bpf.h); 0: none. */
+	/* Hash of the identity (bpf/gate/identity.bpf.h); 0: the program is not scoped. */
 	__u64 scope;
 	__u32 device;
 	__u32 session;
 };
 
-/* The response to an anomalous call; from GUARD_DELAY on, to every call while the LFC is not 0. */
+/*
+ * The response to an anomalous call. From GUARD_DELAY on, it also applies to every other call while
+ * the LFC is not 0.
+ */
 enum guard_response {
 	GUARD_OBSERVE = 0,
 	/* Held for 2^LFC times the factor. */
@@ -189,19 +193,19 @@ enum guard_precall {
 	PRECALL_SETGID = 1 << 13,
 	PRECALL_SETGROUPS = 1 << 14,
 	PRECALL_BPF = 1 << 15,
-	/* Without a hook: the kernel creates no process while a signal is pending. */
+	/* This needs no hook: the kernel creates no process while a signal is pending. */
 	PRECALL_FORK = 1 << 16,
 	/* Over IPv4 and IPv6 only: programs of control groups see no other sockets. */
 	PRECALL_IP_ONLY = 1 << 17,
 	/* For one call: it is refused, not held. */
 	PRECALL_DENY = 1 << 18,
-	/* For one call: a part was undone, and so the rest must be. */
+	/* For one call: a part of it was undone, so the rest must be undone as well. */
 	PRECALL_UNDONE = 1 << 19,
 	/* A stop would make it fail with EINTR: the thread is stopped at its next call. */
 	PRECALL_DEFER = 1 << 20,
 };
 
-/* The bits of enum guard_precall. The other ones of a call are of enum call_flag. */
+/* The bits of enum guard_precall. The other bits of a call's flags are those of enum call_flag. */
 #define PRECALL_BITS 0x1fffff
 
 /* In a guard event's mismatches: a plugin has denounced the call. */
@@ -236,19 +240,22 @@ struct guard_event {
 struct guard_hot {
 	/* The thread's latest calls by the symbols of its program, the newest in the low bits. */
 	__u64 window;
-	/* Calls until the profile's counters are updated, and their number at the last update. */
+	/*
+	 * Calls until the next update of the profile's counters, and their number right after the
+	 * last one.
+	 */
 	__u32 batch_left;
 	__u32 batch_size;
-	/* With any of the next four, the fast path is not taken: needs_slow_path(). */
+	/* If any of the next four is not 0, the fast path is not taken: needs_slow_path(). */
 	/* LFC: how many of the latest 128 calls were anomalies. */
 	__u8 lfc;
 	/* Signal handlers that it is in. */
 	__u8 handlers;
-	/* The kernel restarts the interrupted call: the next one is the same. */
+	/* The kernel restarts the interrupted call: the next call is the same one. */
 	__u8 is_restart_expected;
 	__u8 held;
 	__u16 profile_slot;
-	/* The session that guards it, which may be another one than the session it counts in. */
+	/* The session that guards it. It may differ from the session in which the thread counts. */
 	__u16 session;
 };
 
@@ -258,18 +265,18 @@ struct guard_cold {
 	__u64 frame[2];
 	/* The windows that handlers interrupted, the latest first, with GUARD_RESTARTS. */
 	__u64 interrupted[GUARD_HANDLERS];
-	/* With `held`. */
+	/* With `held`: until when the thread is held. */
 	__u64 held_until_ns;
 	/* enum guard_precall: what is to happen to the current call. */
 	__u32 precall;
 	/* The largest LFC since its execve. */
 	__u8 max_lfc;
-	/* It was held at some time; in a process's first thread: any thread of the process was. */
+	/* It was held at some time. For a process's first thread: any thread of the process was. */
 	__u8 ever_held;
 	__u16 unused;
 };
 
-/* A program has got a profile, for its first thread. */
+/* A program has got a profile. `pid` is the first thread that runs it. */
 struct guard_program_record {
 	__u32 type;
 	__u32 session;
@@ -277,7 +284,7 @@ struct guard_program_record {
 	__u32 profile_slot;
 	struct guard_program program;
 	struct fd_path path;
-	struct scope_name scope;
+	struct identity_name scope;
 };
 
 /* The guard's latest verdict on a processor, for plugins. */

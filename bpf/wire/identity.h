@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* The identity of a task, by which programs are distinguished besides their content. */
+/* The identity of a task, which distinguishes programs with the same content. */
 #ifndef TOLLGATE_WIRE_IDENTITY_H
 #define TOLLGATE_WIRE_IDENTITY_H
 
@@ -13,32 +13,32 @@ struct interpreter {
 	/* The file's name, without a version at the end. */
 	char name[INTERPRETER_NAME_LEN];
 	/*
-	 * Last letters of options, one bit each from 'A' on: of options that code follows, and of
-	 * options that another value follows.
+	 * The last letters of options, one bit each from 'A' on. `code` is for options that are
+	 * followed by code, `value` for options that are followed by another value.
 	 */
 	__u64 code;
 	__u64 value;
 };
 
-/* What distinguishes programs besides their content. */
-enum scope_kind {
-	SCOPE_CONTENT = 0,
-	SCOPE_SCRIPT = 1,
-	SCOPE_UNIT = 2,
-	SCOPE_IMAGE = 3,
+/* The part of a task's identity that distinguishes programs with the same content. */
+enum identity_kind {
+	IDENTITY_CONTENT = 0,
+	IDENTITY_SCRIPT = 1,
+	IDENTITY_UNIT = 2,
+	IDENTITY_IMAGE = 3,
 };
 
-#define SCOPE_TEXT_LEN 256
+#define IDENTITY_TEXT_LEN 256
 
-/* The name of a scope, read when a program begins. */
-struct scope_name {
-	/* A script as its interpreter was given it, a unit, or a container's control group. */
-	char text[SCOPE_TEXT_LEN];
+/* The name of a script, unit or container, read when a program begins. */
+struct identity_name {
+	/* A script as it was passed to its interpreter, a unit, or a container's control group. */
+	char text[IDENTITY_TEXT_LEN];
 	/* The folder that a script's relative name starts from. */
 	struct fd_path folder;
 };
 
-/* In place of a scope: every scope without an entry of its own. */
-#define SCOPE_ANY 1
+/* In place of an identity: stands for every identity that has no entry of its own. */
+#define IDENTITY_ANY 1
 
 #endif

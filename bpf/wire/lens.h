@@ -6,7 +6,10 @@
 #include "wire/path.h"
 #include "wire/tables.h"
 
-/* errno 1..133 and the restart codes 512..516, which are visible at the boundary; 0: any other. */
+/*
+ * Errors have indices for errno 1..133 and for the restart codes 512..516, which are visible at the
+ * boundary. Index 0 is for any other error.
+ */
 #define ERRNO_REGULAR 134
 #define ERRNO_RESTART_FIRST 512
 #define ERRNO_RESTART_COUNT 5
@@ -20,7 +23,7 @@
 /* Statistics of one call in one row, per CPU. */
 struct cell {
 	__u64 count;
-	/* Of `count`: rejected before dispatch (seccomp, ptrace), and so without a time. */
+	/* Calls of `count` that seccomp or a tracer rejected before dispatch. They have no time. */
 	__u64 denied;
 	/* Calls that had not ended when their thread did. */
 	__u64 unfinished;
@@ -56,7 +59,9 @@ struct cell_table {
 #define CELL_CHEAP 0x80000000
 #define CELL_INDEX 0xffff
 
-/* The address of a blocking site whose stack could not be read, or was the scheduler's only. */
+/*
+ * The address of a blocking site whose stack could not be read, or had only the scheduler's frames.
+ */
 #define SITE_UNKNOWN 1
 
 struct site_key {
@@ -116,7 +121,7 @@ struct lens_hot {
 	__u64 off_ns;
 	__u32 minor_faults;
 	__u32 major_faults;
-	/* LENS_SAMPLE: the number of cheap calls that are yet to go untimed. */
+	/* LENS_SAMPLE: how many more cheap calls go untimed. */
 	__u32 untimed_left;
 	/* In this call: it is switched out, or its switch in was not reported. */
 	__u8 is_off_cpu;
@@ -132,7 +137,10 @@ struct lens_hot {
 struct lens_switch {
 	/* When it was last switched out. */
 	__u64 switched_out_ns;
-	/* When it was last switched in, until the scheduler's own time for that is read. */
+	/*
+	 * When it was last switched in. This is 0 once the scheduler's own time of that switch was
+	 * read.
+	 */
 	__u64 switched_in_ns;
 	/* sched_info.run_delay when it was first and last switched out in this call. */
 	__u64 run_delay_first;
@@ -145,19 +153,22 @@ struct lens_cold {
 	__u64 site;
 	__u64 site_off_ns;
 	__u32 site_sleeps;
-	/* Sleeps and their time since a site was last sampled, and the time until the next. */
+	/*
+	 * Sleeps and their time since a site was last sampled, and the sleeping time that is left
+	 * until the next sample.
+	 */
 	__u32 unsampled_sleeps;
 	__u64 unsampled_sleep_ns;
 	__s64 site_budget_ns;
-	/* With `has_long_sleep`. */
+	/* With `has_long_sleep`: the time of the longest sleep. */
 	__u64 max_sleep_ns;
 	/* Pads to a whole cache line. */
 	__u64 unused[2];
 };
 
 /*
- * CELLS_FULL: few cells are left, so that calls count in their session's base row instead of their
- * own.
+ * CELLS_FULL: so few cells are left that calls count in their session's base row instead of their
+ * own row.
  */
 #define LENS_LOSSES(X)                                                                             \
 	X(EXITS, SHARED, "calls without an observed end")                                          \

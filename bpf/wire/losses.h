@@ -17,7 +17,8 @@
 
 /*
  * RECONFIGURED: one generation saw the call begin, and the next one saw it end. The next one cannot
- * distinguish it from a denied call. ROW_NOTICES: instead, the row is read when the session ends.
+ * distinguish it from a denied call. ROW_NOTICES: without the notice, the row is read only when the
+ * session ends.
  */
 #define GATE_LOSSES(X)                                                                             \
 	X(THREADS_FULL, SHARED, "threads not gated (table full)")                                  \

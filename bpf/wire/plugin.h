@@ -6,13 +6,14 @@
 #include "wire/tables.h"
 
 /*
- * The gate hooks at which plugins run, each a line:
+ * The gate hooks at which plugins run. A hook is one line:
  *
  *	X(NAME, MAP, SECTION, TRACEPOINT)
  *
- * makes PLUGIN_HOOK_NAME and the map of its programs. A plugin's program for the hook is in this
- * section and runs at this tracepoint. GUARD and VERDICT are the gate's own hooks, whose sections
- * libbpf does not know: before the guard tests a call, and after it has applied its policy.
+ * The line makes PLUGIN_HOOK_NAME, and MAP for the hook's programs. A plugin's program for the hook
+ * is in SECTION and runs at TRACEPOINT. GUARD and VERDICT are the gate's own hooks, whose sections
+ * libbpf does not know. GUARD comes before the guard tests a call, VERDICT after it has applied its
+ * policy.
  */
 #define ALL_PLUGIN_HOOKS(X)                                                                        \
 	X(ENTER, plugin_enter, "tp_btf/sys_enter", "sys_enter")                                    \
@@ -27,7 +28,10 @@
 enum plugin_hook { ALL_PLUGIN_HOOKS(AS_PLUGIN_HOOK) PLUGIN_HOOKS };
 #undef AS_PLUGIN_HOOK
 
-/* Plugins that are loaded for a hook, of all sessions; and those that are linked, of one. */
+/*
+ * The maximum numbers of plugins at a hook: loaded ones of all sessions, and linked ones of one
+ * session.
+ */
 #define PLUGIN_SLOTS 32
 #define PLUGINS_LINKED 8
 
@@ -36,7 +40,10 @@ struct plugin_slot {
 	/* The session that the plugin runs for; 0: the whole machine. */
 	__u32 session;
 	__s32 priority;
-	/* The process that owns the slot, and the PID namespace of that number; 0: none. */
+	/*
+	 * The number of the process that owns the slot, and the PID namespace of that number; 0:
+	 * none.
+	 */
 	__u32 owner_pid;
 	__u32 owner_namespace;
 	/* Plugins of the same priority run in the order in which they were linked. */
@@ -45,13 +52,13 @@ struct plugin_slot {
 	__u32 unused;
 };
 
-/* The plugins at a hook, in chains, by their numbers from 1 on; 0: none. */
+/* The chains of plugins at a hook. Plugins are numbered from 1 on; 0 is none. */
 struct plugin_chain {
 	/* The first plugin of each session. */
 	__u8 first[SESSIONS];
 	/*
 	 * The plugin after each plugin. An unlinked plugin keeps its entry as long as a thread may
-	 * be in it.
+	 * still run it.
 	 */
 	__u8 next[PLUGIN_SLOTS + 8];
 	struct plugin_slot slots[PLUGIN_SLOTS + 1];

@@ -12,8 +12,8 @@
  * NEEDS    what the kernel must have
  *
  * The programs are attached in the order of the lines. build.rs makes the table in
- * crates/kernel/src/gate_programs.rs of the same lines. The programs that hold calls are listed in
- * bpf/guard/precall.bpf.h.
+ * crates/kernel/src/gate_programs.rs of the same lines. The programs of pre-call holds are in
+ * bpf/guard/precall.bpf.h, and crates/kernel/src/precall.rs decides which of them are loaded.
  */
 #ifndef TOLLGATE_WIRE_PROGRAMS_H
 #define TOLLGATE_WIRE_PROGRAMS_H

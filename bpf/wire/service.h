@@ -19,41 +19,44 @@
 struct service {
 	/* The service itself or, once it is removed, the one that received its members. */
 	__u16 successor;
-	/* The service as rules name it: itself, or the one below which a rule has started it. */
+	/* The service as rules name it: itself, or the parent below which a rule has started it. */
 	__u16 rule_service;
-	/* The service whose control group its threads run in; SERVICE_ROOT: their original ones. */
+	/*
+	 * The service in whose control group its threads run. SERVICE_ROOT: each runs in its
+	 * original one.
+	 */
 	__u16 cgroup_of;
 	/* enum service_migrate_flags */
 	__u16 migrate_flags;
 	/*
-	 * Others had to wait for its threads. Until this time, a thread is migrated as soon as it
-	 * works for the service.
+	 * The service is contended until this time: others had to wait for its threads. While it
+	 * is, a thread is migrated as soon as it works for the service.
 	 */
 	__u64 contended_until_ns;
 };
 
 /* When to migrate a thread to its service's control group, besides at a preemption. */
 enum service_migrate_flags {
-	/* As soon as it is bound to the service otherwise than by a request. */
+	/* As soon as it is bound to the service, unless it is bound by a request. */
 	MIGRATE_AT_ONCE = 1 << 0,
 	/* Also if no other thread waits for its processor. */
 	MIGRATE_UNCONTENDED = 1 << 1,
 };
 
 /*
- * A request to user space: migrate a thread to the control group of a service; SERVICE_ROOT: to its
- * saved origin.
+ * A request to user space: migrate a thread to the control group of a service, or to the thread's
+ * saved origin (SERVICE_ROOT).
  */
 struct service_migration {
-	/* As the session of the services numbers threads. */
+	/* The thread's number in the PID namespace of the services' session. */
 	__u32 tid;
 	__u32 slot;
 	/* When the thread began (CLOCK_BOOTTIME): thread numbers are reused. */
 	__u64 began_ns;
 	__u16 cgroup_of;
 	/*
-	 * The thread is bound otherwise than by a request: all limits of the service apply to it,
-	 * not only those of processors.
+	 * The thread is not bound by a request, so all limits of the service apply to it, not only
+	 * those of processors.
 	 */
 	__u8 has_all_limits;
 	/* Migrate the thread only when it has slept for a while after its reply. */
@@ -68,13 +71,13 @@ struct service_migration {
 
 #define NO_LIMIT 0x7fffffffffffffff
 
-/* Limits of a service, and what of them is in use, by it and the services below it. */
+/* The limits of a service, and what the service and those below it use of them. */
 struct service_limit {
 	/* The service above. */
 	__u16 parent;
 	/*
-	 * A thread that is over a limit works for this service from then on; SERVICE_NONE: its call
-	 * fails with `error`.
+	 * A thread that is over a limit works for this service from then on. With SERVICE_NONE, its
+	 * call fails with `error` instead.
 	 */
 	__u16 fallback;
 	/* A negative errno. */
@@ -85,7 +88,7 @@ struct service_limit {
 	__u64 rate_max;
 	__u64 sockets;
 	__u64 connections;
-	/* When all that was sent until now would have been sent at that rate. */
+	/* The time at which sending everything so far would end at exactly `rate_max`. */
 	__u64 sent_until_ns;
 	__u64 refused;
 	__u64 rebound;
@@ -111,7 +114,7 @@ struct task_counters {
 	__u64 storage_written_bytes;
 };
 
-/* What a service has used, on one processor; and what a thread has used since it was bound. */
+/* What a service has used on one processor, or what a thread has used since its latest charge. */
 struct service_account {
 	struct task_counters task;
 	/* How long its threads existed. They are blocked when they neither run nor wait. */
@@ -122,7 +125,10 @@ struct service_account {
 	__u64 sent_bytes;
 	/* How often usage was charged to it. */
 	__u64 charges;
-	/* Replies to requests of other services, by threads that worked for this one by then. */
+	/*
+	 * Replies to requests of other services, by threads that worked for this one when they
+	 * replied.
+	 */
 	__u64 shared_replies;
 };
 
@@ -168,9 +174,12 @@ enum service_why {
 	WHY_IO_URING = 9,
 	/* Its own service is at a limit. */
 	WHY_LIMITED = 10,
-	/* A signal has requested it from its parent. */
+	/* Its parent forked it because of a signal from another process. */
 	WHY_SIGNALLED = 11,
-	/* It replied to another client than it received from last: it serves several at once. */
+	/*
+	 * It replied to a client other than the one from which it last received: it serves several
+	 * at once.
+	 */
 	WHY_SHARED_REPLY = 12,
 };
 
@@ -208,7 +217,7 @@ struct service_tuple {
 /* The active rules, and which tuples are matched at each event. */
 struct service_ruleset {
 	__u32 number;
-	/* Conditions of any tuple. */
+	/* All conditions that any tuple has (enum service_field). */
 	__u32 fields;
 	/* The maximum number of names in a file's path, over all tuples. */
 	__u32 file_depth;
@@ -233,7 +242,7 @@ enum service_action {
 	ACTION_BELONGS = 1,
 	ACTION_INHERITS = 2,
 	ACTION_ADOPTS_PEER = 3,
-	/* A service for each value of `each`, below this one. */
+	/* A service for each value of `split`, with the rule's service as its parent. */
 	ACTION_CREATES = 4,
 };
 
@@ -244,11 +253,11 @@ enum service_split {
 	SPLIT_CLIENT = 3,
 };
 
-/* A service that a rule has started, by the value that it is for. */
+/* Identifies a service that a rule has started, by the value for which it was started. */
 struct dynamic_service_key {
-	__u16 below;
+	__u16 parent;
 	/* enum service_split */
-	__u8 each;
+	__u8 split;
 	__u8 unused[5];
 	/*
 	 * The user, the hash of the unit's name or of the program's path, or the client's address,
@@ -257,7 +266,7 @@ struct dynamic_service_key {
 	__u64 value[2];
 };
 
-/* Numbers of dynamic services; the services before them have names. */
+/* The first number of a dynamic service. Services with lower numbers have names. */
 #define SERVICES_DYNAMIC 6144
 
 /* Room for the unit of a container engine: 64 digits, and words around them. */
@@ -266,39 +275,39 @@ struct dynamic_service_key {
 struct dynamic_service {
 	__u32 number;
 	/*
-	 * The unit of its first member, or the file name of its program. Read here, because the
-	 * member may end before user space can.
+	 * The unit of its first member, or the file name of its program. The gate reads it, because
+	 * the member may end before user space can read it.
 	 */
 	char name[SERVICE_NAME_LEN];
 };
 
 struct service_rule {
-	/* In the ruleset; the lowest decides. */
+	/* The position in the ruleset. Of the rules that match, the first one decides. */
 	__u32 precedence;
 	__u16 service;
 	/* enum service_action */
-	__u8 then;
+	__u8 action;
 	/* A bit for each event at which the rule is matched. */
 	__u8 events;
 	/*
-	 * The rule names its events. Then it also applies at events of a process (fork, exec,
+	 * The rule names its events. Such a rule also applies at events of a process (fork, exec,
 	 * attach, user) if the thread is bound by a request or explicitly.
 	 */
-	__u8 names_events;
+	__u8 has_explicit_events;
 	/* enum service_split, with ACTION_CREATES */
-	__u8 each;
+	__u8 split;
 	__u8 unused[2];
 };
 
 /* A message to a thread, which takes it at its next call or when it is switched out. */
 enum service_message {
-	/* It is bound to this service; the value is the time, in milliseconds. */
+	/* The thread is bound to this service. The value is the time, in milliseconds. */
 	MESSAGE_ASSIGN = 1,
-	/* A rule of a new ruleset matches it; the value is the rule, as precedence + 1. */
+	/* A rule of a new ruleset matches the thread. The value is the rule, as precedence + 1. */
 	MESSAGE_RECLASSIFIED = 2,
 	/*
-	 * The service of a message's sender, which was not known when it was received; the value is
-	 * the receive's number.
+	 * The service of a sender that was not known when its message was received. The value is
+	 * the number of the receive.
 	 */
 	MESSAGE_PEER = 3,
 };
@@ -330,15 +339,15 @@ struct service_member {
 	__u32 ruleset;
 	/* enum service_message, in the low bits */
 	__u64 message;
-	/* The binding changed while the thread ran: its switches in are recorded since then. */
+	/* The service changed while the thread ran. Since then, each switch in is recorded. */
 	__u8 tracks_switch_in;
 	__u8 is_exiting;
 	__u8 has_io_uring;
 	/* It is being forked or attached: it has used nothing since `charged_at`. */
 	__u8 is_new;
 	/*
-	 * Incremented when a rule on what the thread is, or an assignment by hand, gives it another
-	 * service. What it sent before does not count then.
+	 * Incremented when a rule on what the process is, or an assignment by hand, gives the
+	 * thread another binding. What the thread sent before does not count any more.
 	 */
 	__u16 epoch;
 	/* The service in whose control group it is, or is about to be. */
@@ -353,13 +362,13 @@ struct service_member {
 	__u64 bound_ns;
 	__u64 charged_ns;
 	struct task_counters charged_at;
-	/* Since then. */
+	/* Since the latest charge. */
 	__u64 calls;
 	__u64 received_bytes;
 	__u64 sent_bytes;
 	/*
-	 * With `tracks_switch_in`: when it was switched in last, its CPU time and its number of
-	 * switches until then.
+	 * With `tracks_switch_in`: when it was last switched in or bound, and its CPU time and its
+	 * number of switches by that time.
 	 */
 	__u64 switched_in_ns;
 	__u64 switched_in_cpu_ns;
@@ -372,13 +381,13 @@ struct service_member {
 	__u16 datagram_port;
 	/* It has replied to its client, and has received no work since. */
 	__u16 has_replied;
-	/* For this many more bindings, it counts as a thread that works for long. */
+	/* The number of further bindings for which the thread is treated as long-running. */
 	__u32 migrate_credit;
 	/* When it went to sleep after a reply, in its service's control group; 0: it is awake. */
 	__u64 slept_ns;
 	/*
-	 * Begin of the thread (CLOCK_BOOTTIME) for which a migration with `is_return` is pending.
-	 * User space sets it to 0: none is pending.
+	 * The beginning (CLOCK_BOOTTIME) of the thread for which a migration with `is_return` is
+	 * pending. User space resets it to 0: none is pending.
 	 */
 	__u64 return_thread_ns;
 	/* In a process's first thread, a request by a signal: service/signals.bpf.h. */
@@ -406,9 +415,9 @@ enum service_role {
 
 /* One end of a connection, as the iterator over sockets writes it. */
 struct service_socket_record {
-	/* User space finds the processes that have it open by this. */
+	/* By this, user space finds the processes that have the socket open. */
 	__u64 inode;
-	/* Of the other end, for a Unix socket. */
+	/* For a Unix socket, the inode of the other end. */
 	__u64 peer_inode;
 	/* The direction of what its owner sends, over TCP or UDP. */
 	struct service_flow_key flow;
@@ -416,8 +425,8 @@ struct service_socket_record {
 	/* enum service_role */
 	__u16 role;
 	/*
-	 * The thread that sent last (0: none, or it has ended), as the reader's PID namespace
-	 * numbers it, and its service.
+	 * The thread that sent last, by its number in the reader's PID namespace (0: none, or it
+	 * has ended), and its service.
 	 */
 	__u32 sender;
 	__u32 service;
@@ -435,7 +444,7 @@ struct service_member_record {
 	__u32 pid;
 	__u32 tgid;
 	__u32 slot;
-	/* Of the member. */
+	/* The member's `epoch`. */
 	__u16 epoch;
 	/*
 	 * The service to which `since` will be charged. `service` may be another one: a message
@@ -448,7 +457,7 @@ struct service_member_record {
 	__u32 rule;
 	__u32 ruleset;
 	__u32 user;
-	/* 0: when the ruleset became active. */
+	/* When the thread was bound; 0: when the ruleset became active. */
 	__u64 bound_ns;
 	/* When the thread began (CLOCK_BOOTTIME). */
 	__u64 began_ns;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* Numbers that several types are made with: of calls, sessions, rows and threads. */
+/* Sizes that several types share: the numbers of calls, sessions, rows and threads. */
 #ifndef TOLLGATE_WIRE_TABLES_H
 #define TOLLGATE_WIRE_TABLES_H
 
@@ -17,7 +17,7 @@ enum abi {
 };
 
 #define SESSIONS 64
-/* 6.8 MiB of cell tables. Further tasks share their session's base row, which is a loss. */
+/* 6.8 MiB of cell tables. Further tasks share their session's base row, which counts as a loss. */
 #define ROWS 1024
 /* The last rows are the sessions' base rows, one each; only the rows before them are allocated. */
 #define ALLOCATABLE_ROWS (ROWS - SESSIONS)

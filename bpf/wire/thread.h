@@ -36,7 +36,7 @@ struct thread_state {
 	__u8 until_exec;
 	__u16 row;
 	__u16 session;
-	/* The session whose plugins it has: its own, or one that it counts in as well. */
+	/* The session whose plugins it has: its own, or another one in which it also counts. */
 	__u16 plugin_session;
 	/* Its own slot. */
 	__u16 slot;

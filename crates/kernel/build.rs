@@ -16,7 +16,7 @@ use anyhow::{Context as _, Result};
 use bindgen::callbacks::{DeriveInfo, ParseCallbacks};
 use libbpf_cargo::SkeletonBuilder;
 
-/// The objects, by the names of their skeletons, and their sources. `guard_steps` is only for the
+/// The BPF objects: the names of their skeletons, and their sources. `guard_steps` is only for the
 /// differential test, which includes its skeleton itself.
 const OBJECTS: [(&str, &str); 5] = [
     ("gate", "gate/gate.bpf.c"),
@@ -26,11 +26,12 @@ const OBJECTS: [(&str, &str); 5] = [
     ("guard_steps", "guard/steps.bpf.c"),
 ];
 
-/// Tables that C and Rust share: names of templates in `build/`, and the headers in `bpf/wire/`.
+/// Tables that C and Rust share: the names of their templates in `build/`, and their headers in
+/// `bpf/wire/`.
 const TABLES: [(&str, &str); 3] =
     [("losses", "losses.h"), ("gate_programs", "programs.h"), ("plugin_hooks", "plugin.h")];
 
-/// Types with padding. They are only read, because padding has no value to write.
+/// Types with padding. They are only read, because bytes of padding have no defined value.
 const PADDED: [&str; 4] = ["service_member", "cell", "guard_event", "slow_call"];
 
 /// Makes the wire types convertible from bytes and, where they have no padding, into bytes.
@@ -61,7 +62,7 @@ fn main() -> Result<()> {
 
     for (object, source) in OBJECTS {
         let source = bpf.join(source);
-        // v3 (Linux 5.12): 32-bit compare-and-swap.
+        // Version 3 has 32-bit compare-and-swap (since Linux 5.12).
         let arguments =
             ["-mcpu=v3".into(), "-Wall".into(), "-Werror".into(), format!("-I{}", bpf.display())];
         SkeletonBuilder::new()

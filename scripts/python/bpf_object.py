@@ -42,7 +42,7 @@ class Function:
 
 
 def objects_in(data):
-    """Returns the functions of each BPF object in a file, which may be one or contain some."""
+    """Returns the functions of each BPF object in a file, which may be one or contain several."""
     found, position = [], data.find(MAGIC)
     while position >= 0:
         if struct.unpack_from("<HH", data, position + 16) == (RELOCATABLE, BPF):
@@ -128,7 +128,7 @@ def read_instructions(data, sections, function, functions, relocations):
             elif symbol.section != UNDEFINED:
                 # The symbol is a section; the number is relative to the next instruction.
                 function.callees.add(function_at(symbol.section, (immediate + 1) * 8))
-            # What is undefined is a function of the kernel.
+            # An undefined symbol is a function of the kernel.
         elif code == LOAD_64 and symbol and sections[symbol.section].flags & EXECUTABLE:
             # A callback.
             inner = 0 if symbol.kind == FUNCTION else immediate

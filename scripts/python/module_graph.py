@@ -9,9 +9,9 @@ Dependency = collections.namedtuple("Dependency", "source target line name")
 
 
 def dependencies_of(module):
-    """Returns what a module needs of others, at most once a line.
+    """Returns the dependencies of a module on others, each at most once per line.
 
-    A re-export is no dependency. A module that uses one depends on the one that defines the item.
+    A re-export is no dependency. A module that uses it depends on the module that defines the item.
     """
     paths = [(i.path, i.line, i.alias == "*") for i in module.imports if not i.is_public]
     paths += [(reference.path, reference.line, False) for reference in module.references]
@@ -62,10 +62,10 @@ def cycles(dependencies):
 
 
 def cut(component, dependencies):
-    """Returns few dependencies without which the component has no cycle.
+    """Returns a small set of dependencies without which the component has no cycle.
 
     They point backwards in an order of the modules that is made greedily (Eades, Lin and Smyth,
-    1993) and then mended by single moves for as long as one of them helps.
+    1993) and then improved by moving single modules, as long as that helps.
     """
     inner = [d for d in dependencies if {d.source, d.target} <= component]
     weights = collections.Counter((d.source, d.target) for d in inner)
@@ -101,7 +101,7 @@ def improve(order, weights):
         is_better = False
         for node in list(order):
             others = [other for other in order if other != node]
-            # What points backwards if the node stands before the first of them, the second, …
+            # What points backwards if the node stands before the first of the others, the second, …
             costs = [sum(weights[other, node] for other in others)]
             for other in others:
                 costs.append(costs[-1] - weights[other, node] + weights[node, other])

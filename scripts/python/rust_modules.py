@@ -124,7 +124,7 @@ class Reader:
         return "test" in words and "not" not in words
 
     def skip_visibility(self):
-        """Returns whether there was one."""
+        """Skips `pub` and what is in brackets after it. Returns whether there was a `pub`."""
         if self.word() != "pub":
             return False
         self.position += 1
@@ -152,7 +152,7 @@ class Reader:
             name = self.word(2 if kind == "macro_rules" else 1)
             module.items[name] = Item(kind, self.line())
             self.position += 3 if kind == "macro_rules" else 2
-            # Paths in a macro mean what they mean where it is used.
+            # The paths in a macro are resolved where the macro is used.
             into = None if kind == "macro_rules" else module
             self.skip_rest(into, ends_with_brace=kind not in ("const", "static", "type"))
         elif kind:
@@ -283,7 +283,7 @@ def resolve(module, path, seen=frozenset()):
         if name == "super":
             target = target.parent
         elif name != "self":
-            # A macro made an item that is not found there.
+            # An item that is not found there was made by a macro.
             target = look_up(target, name, seen) or (target, name)
     return target
 

@@ -32,7 +32,7 @@ class NewFile:
 @dataclasses.dataclass
 class Edit:
     path: str
-    # Each with its first character, which says what it is.
+    # Each with its first character: a space (context) or "+" (added).
     lines: list
 
     @property
@@ -74,7 +74,7 @@ def read(page):
 
 
 def block(lines):
-    """The lines of a code block, whose first fence was read."""
+    """Yields the lines of a code block whose first fence was read."""
     for line in lines:
         if line.startswith("```"):
             return
@@ -82,7 +82,7 @@ def block(lines):
 
 
 def checked(path, code):
-    """An edit, which only adds lines."""
+    """Returns an edit. Checks that it only adds lines, and that it has context."""
     lines = [line or " " for line in code]
     if any(line[0] not in " +" for line in lines):
         raise PageError(f"the edit of {path} has a line that is neither context nor added")

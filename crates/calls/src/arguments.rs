@@ -13,8 +13,8 @@ pub use signature::{AT_FDCWD, ArgumentKind};
 
 use crate::{Abi, name};
 
-/// The calls whose arguments differ in x32: a position fits into one register there, so the second
-/// half is missing.
+/// The calls whose arguments differ in x32: a file position fits into one register there, so there
+/// is no second half.
 static X32: [CallSignature; 4] = {
     use ArgumentKind::{Fd, Hex, Long};
     [

@@ -3,7 +3,7 @@
 use crate::Abi;
 use crate::arguments::differs_from_x86_64;
 
-/// The signatures by which Linux 6.18 describes its calls itself.
+/// The signatures of calls, as Linux 6.18 itself describes them.
 const SIGNATURES: &str = include_str!("signatures-x86_64.txt");
 
 /// A parameter of a call, as the kernel declares it.

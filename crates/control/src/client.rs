@@ -12,10 +12,10 @@ pub struct PendingReply {
     written: io::Result<()>,
 }
 
-/// Why no reply came; without any error, the daemon closed the connection.
+/// Why no reply came. If both errors are `None`, the daemon closed the connection.
 #[derive(Debug)]
 pub struct NoReply {
-    /// The error of reading the reply; of kind `WouldBlock` if the daemon did not reply within
+    /// The error of reading the reply. Its kind is `WouldBlock` if the daemon did not reply within
     /// [`REPLY_TIMEOUT`].
     pub read: Option<io::Error>,
     /// The error of sending the request.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// How many lines wait for a follower to read them. It loses the lines beyond.
+/// How many lines can wait for a follower to read them. Further lines are lost.
 const MAX_QUEUED_LINES: usize = 10_000;
 
 /// What the daemon replies to a request.
@@ -31,7 +31,7 @@ pub struct EventSender {
 }
 
 impl EventReceiver {
-    /// Waits for the next line. An error if none comes within the limit, or if the sender is gone.
+    /// Waits for the next line. Fails if none comes within the limit, or if the sender is gone.
     pub fn next_line(&self, limit: Duration) -> Result<Arc<str>, RecvTimeoutError> {
         self.lines.recv_timeout(limit)
     }

@@ -48,7 +48,7 @@ pub enum ExpressionKind {
     Index(Box<Expression>, Box<Expression>),
     Member(Box<Expression>, Ident),
     Cast(TypeName, Box<Expression>),
-    /// The lengths are those of an array of the type.
+    /// A type and, for an array of it, the lengths: `sizeof(int[2][3])`.
     SizeOfType(TypeName, Vec<Expression>),
     SizeOf(Box<Expression>),
     Comma(Box<Expression>, Box<Expression>),
@@ -188,7 +188,7 @@ pub enum StatementKind {
         body: Box<Statement>,
     },
     Switch(Expression, Vec<Statement>),
-    /// In a `switch`.
+    /// A `case` label in a `switch`.
     Case(Expression),
     Default,
     Break,

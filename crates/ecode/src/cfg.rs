@@ -7,7 +7,8 @@ use crate::ir::{BlockId, IrFunction};
 pub fn join_points(function: &IrFunction) -> Vec<Option<BlockId>> {
     let mut from = vec![Vec::new(); function.blocks.len()];
     for (number, block) in function.blocks.iter().enumerate() {
-        // Leave out the edges to the next iteration of a loop, the only ones that lead backwards.
+        // Leave out the edges to the next iteration of a loop, which are the only edges that lead
+        // backwards.
         block.end.successors().filter(|to| *to > number).for_each(|to| from[to].push(number));
     }
     let mut dominators: Vec<usize> = Vec::new();

@@ -21,7 +21,8 @@ const MAX_CALL_DEPTH: usize = 8;
 /// BPF_MAX_SUBPROGS, include/linux/bpf_verifier.h
 const MAX_FUNCTIONS: usize = 256;
 
-/// The number of a function, with 0 for the function itself and 1 and more for its loop bodies.
+/// The number of a function, and the number of its part: 0 is the function itself, and the loop
+/// bodies follow from 1 on.
 type PartId = (usize, usize);
 /// The parts of each function.
 type Functions = HashMap<usize, Vec<EmittedFunction>>;
@@ -69,7 +70,7 @@ pub struct Compiled {
     pub section: &'static str,
     /// The number of the handler in the program.
     pub handler: usize,
-    /// Whether the next plugin of the hook runs after it.
+    /// Whether the next plugin of the hook runs after the handler.
     pub is_chained: bool,
     /// The instructions, eight bytes each.
     pub instructions: Vec<[u8; 8]>,
@@ -84,8 +85,8 @@ pub struct Compiled {
     pub lines: Vec<[u32; 4]>,
 }
 
-/// MAX_BPF_STACK (include/linux/filter.h) without the bytes that the kernel adds for loops: for
-/// may_goto in bpf_patch_insns (v6.18), and in inline_bpf_loop.
+/// MAX_BPF_STACK (include/linux/filter.h) minus the bytes that the kernel adds for loops: for
+/// may_goto in bpf_patch_insns (v6.18), and for bpf_loop in inline_bpf_loop.
 fn max_frame_bytes(loops: Loops) -> u32 {
     match loops {
         Loops::MayGoto => 512 - 16,
@@ -159,7 +160,7 @@ fn too_many_functions(name: &str, span: &Span) -> Box<Diagnostic> {
         span.clone(),
         format!("`{name}` needs more than {MAX_FUNCTIONS} functions"),
     );
-    Box::new(problem.help("the functions that it calls count, and on this kernel all loops"))
+    Box::new(problem.help("each called function counts; on this kernel, each loop counts as well"))
 }
 
 /// Links a handler with its functions, the handler first and the others in the order in which they
@@ -244,10 +245,10 @@ fn check_stack_depth(
             let problem = Diagnostic::error(span, message);
             let help = match compiled.values().any(|parts| parts.len() > 1) {
                 true => {
-                    "the kernel allows no longer chains, and this kernel counts loops, too: merge \
-                    some functions"
+                    "the kernel limits the length of such chains, and on this kernel each loop \
+                    counts as a function: merge some functions"
                 }
-                false => "the kernel allows no longer chains: merge some functions",
+                false => "the kernel limits the length of such chains: merge some functions",
             };
             return Err(Box::new(problem.help(help)));
         }

@@ -15,9 +15,9 @@ pub const OUTSIDE_PACKET: u32 = 40;
 pub const CUT_SHORT_BEFORE: u32 = 48;
 pub const CONTROL_BYTES: u32 = 56;
 
-/// The number of loops that may be cut short, a quarter of a second each (BPF_MAX_TIMED_LOOPS,
-/// include/linux/bpf.h). After that, loops in called functions do not run, and user space unlinks
-/// the plugin from its hooks.
+/// The number of loops that may be cut short, each after a quarter of a second
+/// (BPF_MAX_TIMED_LOOPS, include/linux/bpf.h). After this number, loops in called functions do not
+/// run, and user space unlinks the plugin from its hooks.
 pub const MAX_CUT_SHORT: u64 = 8;
 
 #[derive(Debug)]

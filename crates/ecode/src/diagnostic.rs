@@ -40,7 +40,7 @@ impl Severity {
 pub struct Diagnostic {
     /// The severity.
     pub severity: Severity,
-    /// The text that it is about.
+    /// The text that the diagnostic is about.
     pub span: Span,
     /// What is wrong.
     pub message: String,
@@ -84,7 +84,7 @@ impl Diagnostic {
         Self { other: Some((span, sanitize(why.into()))), ..self }
     }
 
-    /// Adds how to fix the problem.
+    /// Adds a help text on how to fix the problem.
     pub fn help(self, help: impl Into<String>) -> Self {
         Self { help: Some(sanitize(help.into())), ..self }
     }

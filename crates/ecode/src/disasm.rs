@@ -87,7 +87,8 @@ fn mnemonic(at: usize, instruction: Instruction) -> String {
         _ => "u64",
     };
     match (class, code & 0xf0) {
-        // Loads and stores have their size in the bits in which others have the operation.
+        // Loads and stores have their size in the bits in which other instructions have the
+        // operation.
         (1, _) => format!("r{to} = *({size} *)(r{from} {offset:+})"),
         (2, _) => format!("*({size} *)(r{to} {offset:+}) = {immediate}"),
         (3, mode) if mode >= 0xc0 => format!("lock *({size} *)(r{to} {offset:+}) += r{from}"),

@@ -1,5 +1,5 @@
-//! The specification of hooks. The user of this crate provides the hooks and what they have on a
-//! machine.
+//! The specification of hooks. The user of this crate provides the hooks, with the fields that each
+//! offers on the running kernel.
 
 use crate::builtin::Builtin;
 use crate::types::Type;
@@ -43,14 +43,15 @@ impl HookSpec {
 pub struct HookProgram {
     /// The libbpf section name, with the program type and attach point: `tp_btf/sys_enter`.
     pub section: &'static str,
-    /// The handler uses the first variant whose conditions hold. If none matches, it does not run.
+    /// The handler uses the first variant whose conditions hold. If there is none, the handler does
+    /// not run.
     pub variants: Vec<HookVariant>,
 }
 
 /// The sources of the fields in one case, such as one ABI.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HookVariant {
-    /// All of them must hold.
+    /// The conditions, all of which must hold.
     pub conditions: Vec<FieldCondition>,
     /// The source of each field, in order.
     pub fields: Vec<FieldSource>,
@@ -63,14 +64,14 @@ pub struct FieldCondition {
     pub source: FieldSource,
     /// The bits that the condition compares.
     pub mask: u64,
-    /// Their value.
+    /// The value of these bits.
     pub equals: u64,
 }
 
 /// Where a field is found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldSource {
-    /// Where its path begins.
+    /// Where the path of the field begins.
     pub base: FieldBase,
     /// Offsets from the base: each leads to the next pointer, and the last one to the number.
     pub path: Vec<u16>,
@@ -130,11 +131,11 @@ impl FieldSource {
 /// How the return value of a handler is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReturnPolicy {
-    /// The caller gets it.
+    /// The caller gets the return value.
     Returned,
     /// The next plugin of the hook runs afterwards, if there is one.
     Chained {
-        /// The return value of the last plugin to the kernel.
+        /// What the chain returns to the kernel after its last plugin.
         goes_on: i32,
         /// The return value to the kernel if the handler returns a value other than 0; the chain
         /// then stops.
@@ -151,7 +152,8 @@ pub struct DenyReturn {
     pub sets_errno: bool,
 }
 
-/// The index of the selected event that is wrong, if it is one of them, and a message.
+/// The index of the selected event that the message is about, or `None` if it is about none, and
+/// the message.
 pub type HookError = (Option<usize>, String);
 
 /// Describes the hooks that exist.

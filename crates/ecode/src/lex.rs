@@ -45,7 +45,7 @@ struct Lexer<'a> {
     text: &'a str,
     bytes: &'a [u8],
     at: usize,
-    /// Something is not closed, so the start of the rest is not known.
+    /// A comment, string or character is not closed, so it is not known where it ends.
     is_open: bool,
     reported_floating: bool,
     problems: &'a mut Vec<Diagnostic>,
@@ -221,7 +221,7 @@ impl Lexer<'_> {
         }
     }
 
-    /// Reads the text between two quotes on one line, and stops before the second quote.
+    /// Reads the text between two quotes on one line, and stops after the second quote.
     fn quoted(&mut self, quote: u8, what: &str) -> Option<Vec<u8>> {
         let from = self.at;
         self.at += 1;
@@ -245,7 +245,7 @@ impl Lexer<'_> {
                     self.at += 1;
                     match self.escaped() {
                         Some(byte) => bytes.push(byte),
-                        // The text is reported as unclosed.
+                        // The next round reports the text as unclosed.
                         None if matches!(self.rest().first(), None | Some(b'\n')) => {}
                         None => {
                             let character = self.text[self.at..].chars().next();

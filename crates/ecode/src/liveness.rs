@@ -2,8 +2,8 @@
 
 use crate::ir::{Inst, IrFunction, Register};
 
-/// The instructions from a register's first write or read to its last one. A block's steps and ends
-/// are numbered in their order.
+/// The range from a register's first write or read to its last one. The numbers count the steps and
+/// ends of the blocks in their order.
 #[derive(Debug, Clone, Copy)]
 pub struct LiveInterval {
     pub register: Register,
@@ -104,8 +104,8 @@ pub fn live_intervals(function: &IrFunction, live_in: &[RegisterSet]) -> Vec<Liv
         at += 2;
     }
     // In a function with loops and calls, use no caller-saved register: the verifier of v6.18 may
-    // confuse its value before a call with the one that is needed after it, and gives up
-    // ("backtracking call unexpected regs").
+    // confuse its value before a call with the value that is needed after the call, and then gives
+    // up ("backtracking call unexpected regs").
     let is_looped = function.has_loops() && function.has_calls();
     let of = |(register, span): (Register, Option<(usize, usize)>)| {
         // Skip a register that is written once and never read, such as an unused parameter: its

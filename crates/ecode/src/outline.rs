@@ -24,7 +24,7 @@ const CONTINUE: Value = Value::Constant(0);
 const BREAK: Value = Value::Constant(1);
 
 /// The registers with a slot in the shared frame, each with its offset and whether it is
-/// loop-carried: whether an iteration uses its value from the one before.
+/// loop-carried. An iteration uses the value of a loop-carried register from the iteration before.
 #[derive(Default)]
 pub struct SharedRegisters(Vec<Option<(u32, bool)>>);
 
@@ -159,7 +159,8 @@ struct OutlineState {
     result: u32,
 }
 
-/// Builds one function: a loop body, or the code outside of all loops, without the inner loops.
+/// Builds one function: a loop body, or the code outside of all loops. Loops within it become
+/// functions of their own.
 struct RegionBuilder<'a> {
     whole: &'a mut OutlineState,
     own: Option<LoopId>,

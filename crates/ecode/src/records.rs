@@ -7,8 +7,8 @@ use crate::arithmetic::value_of;
 use crate::typed::Program;
 use crate::types::{Struct, Type};
 
-/// The first eight bytes of a record are the number of the string that it prints, or this plus the
-/// number of the struct that it emits.
+/// The first eight bytes of a record are the number of the string that it prints, or this constant
+/// plus the number of the struct that it emits.
 pub const STRUCT_TAG: u64 = 1 << 32;
 /// The offset of the time of the record, as `now()` returns it.
 pub const TIME_OFFSET: u64 = 8;

@@ -6,8 +6,8 @@ use crate::liveness::{LiveInterval, RegisterSet, live_in, live_intervals};
 use crate::outline::SharedRegisters;
 use crate::spill_slots::SpillSlots;
 
-/// Registers that calls preserve. The last one is reserved in a function with loops, for operands,
-/// and in a loop body, for the outer frame.
+/// Registers that calls preserve. The last one is reserved for operands in a function with loops,
+/// and for the outer frame in a loop body.
 const CALLEE_SAVED: [u8; 4] = [FIRST_CALLEE_SAVED, 7, 8, LAST_CALLEE_SAVED];
 pub const FIRST_CALLEE_SAVED: u8 = 6;
 pub const LAST_CALLEE_SAVED: u8 = 9;

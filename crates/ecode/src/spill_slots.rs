@@ -13,7 +13,7 @@ impl SpillSlots {
         Self { frame_bytes: frame_bytes.next_multiple_of(8), free: Vec::new() }
     }
 
-    /// Allocates a slot whose last use ends before the interval. It takes the last such slot, so
+    /// Allocates a slot whose last use ends before the interval. The last such slot is taken, so
     /// that nested expressions reuse the same slots: the verifier distinguishes what each path left
     /// in a slot, and the number of its states multiplies with each slot.
     pub fn alloc(&mut self, interval: &LiveInterval) -> u32 {

@@ -168,7 +168,7 @@ impl Type {
         self.integer().is_some()
     }
 
-    /// Whether it is an array of bytes.
+    /// Whether the type is an array of bytes.
     pub fn is_bytes(&self) -> bool {
         matches!(self, Self::Array(of, _) if matches!(**of, Self::Integer(Integer { bits: 8, .. })))
     }

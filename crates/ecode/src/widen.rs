@@ -87,8 +87,8 @@ fn insert_opaque(function: &mut IrFunction, write: &Definition, width: Width) {
 
 /// The last write of a block to a register or word, and what the verifier knows after it.
 struct Definition {
-    /// A register or, with numbers after all registers, a word of the frame, which the verifier
-    /// tracks like a register.
+    /// The number of a register or of a word of the frame, which the verifier tracks like a
+    /// register. The numbers of the words follow those of the registers.
     to: usize,
     block: BlockId,
     step: usize,
@@ -107,7 +107,7 @@ fn frame_word(address: Address) -> Option<usize> {
 }
 
 /// The registers and words that decide a branch or select an element, directly or through others.
-/// The verifier ignores what it knows about all others (`mark_chain_precision`,
+/// The verifier ignores what it knows about the rest (`mark_chain_precision`,
 /// kernel/bpf/verifier.c).
 fn branch_inputs(function: &IrFunction) -> Vec<bool> {
     // The verifier compares iterations by all registers and words (RANGE_WITHIN, in the same file).
@@ -204,7 +204,8 @@ fn definitions_with(function: &IrFunction, elsewhere: &[Option<ValueRange>]) -> 
     writes
 }
 
-/// The width of a register, if the verifier knows more about it after this path than after all.
+/// The width of a register, if the verifier knows more about it after this path than after all
+/// paths.
 fn widened_width(own: ValueRange, all: impl Iterator<Item = ValueRange> + Clone) -> Option<Width> {
     let width = all.clone().map(ValueRange::width).max()?;
     let is_same =
@@ -212,8 +213,8 @@ fn widened_width(own: ValueRange, all: impl Iterator<Item = ValueRange> + Clone)
     (!is_same && !own.is_unknown(width)).then_some(width)
 }
 
-/// What the verifier knows about the value that a step writes. `of` gives what it knows about a
-/// register or a word of the frame.
+/// What the verifier knows about the value that a step writes. `of` gives what the verifier knows
+/// about a register or a word of the frame.
 fn range_of(step: &Inst, registers: usize, of: impl Fn(usize) -> ValueRange) -> ValueRange {
     let value = |value| match value {
         Value::Register(register) => of(register),

@@ -97,8 +97,8 @@ mod tests {
                 .iter()
                 .all(|n| *n == 0)
         );
-        // A read replaces the first mmap: no read came directly after a read or two calls after
-        // an open.
+        // A read replaces the first mmap. No read was seen directly after a read, and none two
+        // calls after an open.
         let all = mismatches(&model, &[open, read, read, mmap, open, getrlimit, mmap, close]);
         assert_eq!(all[2], 2);
         assert_eq!(all.iter().sum::<usize>(), 4);

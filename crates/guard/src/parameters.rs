@@ -52,7 +52,8 @@ impl Parameters {
         doubled.unwrap_or(self.delay_cap).min(self.delay_cap)
     }
 
-    /// Whether a profile freezes after `trained` calls, the last `since_change` without a change.
+    /// Whether a profile freezes after `trained` calls, of which the last `since_change` changed
+    /// nothing.
     pub fn freezes(&self, trained: u64, since_change: u64) -> bool {
         let until_change = trained.saturating_sub(since_change);
         let (factor, denominator) = self.normal_factor;

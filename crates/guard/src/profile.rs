@@ -10,8 +10,8 @@ use crate::{CallNumber, GuardThread, Model, ModelKind, Parameters, Window};
 pub enum ProfileState {
     /// The profile learns.
     Training,
-    /// The profile has learned nothing new for long. It becomes normal after this time if that
-    /// stays so.
+    /// The profile has learned nothing new for a long time. It becomes normal at the given time
+    /// unless it learns something new before that.
     Frozen {
         /// The time, by the clock of the calls, at which the profile becomes normal.
         normal_at: Duration,

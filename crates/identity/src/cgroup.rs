@@ -63,22 +63,22 @@ impl<'a> Cgroups<'a> {
         lines.find_map(|line| line.path.rsplit('/').find(|part| fits(part)))
     }
 
-    /// The unit and the container, each of the first hierarchy that has one. The container is named
-    /// by the start of its ID. A container's control group does not count as a unit.
+    /// The unit and the container, each from the first hierarchy that has one. The container is
+    /// named by the start of its ID. A container's control group does not count as a unit.
     pub fn unit_and_container(&self) -> (Option<&'a str>, Option<&'a str>) {
         let parts = || self.lines.iter().flat_map(|line| line.path.split('/').rev());
         let container = parts().find_map(container_of).map(|digits| &digits[..SHOWN_DIGITS]);
         (parts().find(|part| is_unit(part) && container_of(part).is_none()), container)
     }
 
-    /// The innermost unit, of the last hierarchy that has one.
+    /// The innermost unit, from the last hierarchy that has one.
     pub fn innermost_unit(&self) -> Option<&'a str> {
         let mut paths = self.lines.iter().rev().map(|line| line.path);
         paths.find_map(|path| path.rsplit('/').find(|part| is_unit(part)))
     }
 
-    /// Whether a control group of any hierarchy is this one or below it. The folder is named as
-    /// below /sys/fs/cgroup, with or without the hierarchy's own folder.
+    /// Whether a control group of any hierarchy is this folder or is below it. The folder is named
+    /// by its path below /sys/fs/cgroup, with or without the hierarchy's own folder.
     pub fn is_within(&self, folder: &str) -> bool {
         self.lines.iter().any(|line| {
             let path = line.path.trim_matches('/');

@@ -1,4 +1,4 @@
-//! The digest of what the gate is made of. Only processes with the same digest share a gate.
+//! The digest of the gate's sources. Only processes with the same digest share a gate.
 
 use std::fs;
 use std::io;
@@ -10,14 +10,14 @@ pub const SOURCES: [&str; 7] = [
     "bpf",
     "crates/calls/src",
     "crates/identity/src",
-    "crates/kernel/src/enforcement.rs",
+    "crates/kernel/src/precall.rs",
     "crates/kernel/src/gate/call_flags.rs",
-    "crates/kernel/src/scope_name.rs",
+    "crates/kernel/src/identity_name.rs",
     "crates/stats/src/histogram.rs",
 ];
 
-/// FNV-1a (Fowler, Noll, Vo) over files and all files below folders: their paths within `root`, and
-/// their texts. An error if one of the sources does not exist.
+/// The FNV-1a hash (Fowler, Noll, Vo) of files and of all files below folders: of their paths
+/// within `root`, and of their contents. Fails if one of the sources does not exist.
 pub fn digest(root: &Path, sources: &[&str]) -> io::Result<u32> {
     let mut paths = Vec::new();
     for source in sources {

@@ -6,9 +6,9 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use libbpf_rs::ObjectBuilder;
 
-/// Writes the names of an object's shared maps to `out`, as an expression: all maps but its
-/// constants, and memory that is only used during one run of a program. They are sorted, because
-/// the order in the object depends on the compiler, which `digest` does not see.
+/// Writes the names of an object's shared maps to `out`, as an expression. These are all maps
+/// except the constants and the memory that is used only during one run of a program. The names are
+/// sorted, because the order in the object depends on the compiler, which `digest` does not see.
 pub fn generate(object: &Path, out: &Path) -> Result<()> {
     let object = ObjectBuilder::default()
         .open_file(object)

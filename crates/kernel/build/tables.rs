@@ -1,5 +1,5 @@
-//! Rust tables of the same lines as the C ones: the C preprocessor expands the tables of
-//! `bpf/wire/` in a template of this folder. A parameter of a template's macro must not have the
+//! Makes Rust tables of the same lines as the C tables: the C preprocessor expands the tables of
+//! `bpf/wire/` in the templates of this folder. A parameter of a template's macro must not have the
 //! name of a field that the macro writes.
 
 use std::fs;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use kernel::gate::{Gate, Lock};
 use kernel::session::SessionOptions;
-use kernel::{enforcement, extensions, wire};
+use kernel::{extensions, precall, wire};
 
 const EVERYTHING: u32 = wire::LENS
     | wire::LENS_SITES
@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     kernel::quiet();
     let lock = Lock::take()?;
     let mut gate =
-        Gate::open(&lock, EVERYTHING | enforcement::available_mechanisms(), &extensions::ALL)?;
+        Gate::open(&lock, EVERYTHING | precall::available_mechanisms(), &extensions::ALL)?;
     // Other processes join a gate only if a session shows that it is in use.
     let session =
         gate.start_session(&lock, &SessionOptions { mask: wire::LENS, ..Default::default() })?;

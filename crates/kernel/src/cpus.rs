@@ -39,7 +39,8 @@ pub fn run_on(cpu: usize) -> bool {
     run_on_any(&[cpu])
 }
 
-/// How long to wait if the kernel cannot: BPF programs that ran before have ended after this time.
+/// How long to wait if membarrier(2) fails. BPF programs that ran before have ended after this
+/// time.
 const FALLBACK_WAIT: Duration = Duration::from_millis(50);
 
 /// The processors that the calling thread may use.
@@ -71,7 +72,8 @@ pub fn wait_for_all() {
     const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
     // SAFETY: takes two numbers.
     let waited = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) } == 0;
-    // Refused by a filter, or with nohz_full processors (v6.18 kernel/sched/membarrier.c).
+    // The call is refused by some seccomp filters, and on kernels with nohz_full processors (v6.18
+    // kernel/sched/membarrier.c).
     if !waited {
         thread::sleep(FALLBACK_WAIT);
     }

@@ -56,15 +56,15 @@ pub enum Error {
         or use the same version"
     )]
     OtherVersion,
-    /// Another process, of this number, has active services.
+    /// Another process, which has this number, has active services.
     #[error(
         "process {0} already has active services: only one daemon of a machine can have services"
     )]
     ServicesActive(u32),
-    /// All positions of a hook's chain, of this number, are in use.
+    /// All positions of a hook's chain are in use. There are this many.
     #[error("this hook already has {0} linked plugin handlers: unload one")]
     HookFull(usize),
-    /// All plugin slots of a hook, of this number, are in use.
+    /// All plugin slots of a hook are in use. There are this many.
     #[error(
         "this hook already has {0} loaded plugin handlers, counting all Tollgate processes: \
         unload one"
@@ -101,7 +101,7 @@ pub enum Error {
         /// The kernel's estimate of available memory, in MiB.
         available: u64,
     },
-    /// All entries for sessions, of this number, are in use.
+    /// All entries for sessions are in use. There are this many.
     #[error("{0} Tollgate sessions are running, which is the limit: end one of them")]
     SessionsFull(u32),
 }

@@ -1,8 +1,8 @@
 //! The mount option `favordynmods` of cgroups. With it, migrations do not wait until all processors
 //! pass a quiescent state (some ms when they are busy), but forks and exits take a little longer.
 //! It exists since v6.0: 6a010a49b63a ("cgroup: Make !percpu threadgroup_rwsem operations
-//! optional"). All hierarchies have the same lock, so that the mount of v2 sets the option for
-//! those of v1, too.
+//! optional"). All hierarchies share one lock, so that the mount of v2 sets the option for the
+//! hierarchies of v1 as well.
 
 use std::ffi::CString;
 use std::io;

@@ -43,7 +43,7 @@ impl Floor {
     /// Loads the programs for these hooks, and attaches them in the order of `hooks`.
     pub fn attach(hooks: &[GateHook], program: FloorProgram) -> Result<Self> {
         // A skeleton borrows its object, which therefore stays until the process ends. It has only
-        // some bytes, so that thousands of blocks do not matter.
+        // a few bytes, so that even thousands of measured blocks do not matter.
         let object = Box::leak(Box::new(MaybeUninit::uninit()));
         let mut skeleton =
             FloorSkelBuilder::default().open(object).doing("reading the floor's programs")?;

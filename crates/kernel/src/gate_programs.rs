@@ -21,10 +21,11 @@ pub(crate) struct GateProgram {
     /// The program's name without its prefix, which is `gate_` or, for the floor's program of the
     /// same line, `floor_`.
     pub stem: &'static str,
-    /// The kernel's name of the hook. A function that is attached to in place of a tracepoint has
-    /// the tracepoint's name here.
+    /// The kernel's name of the hook. If a function takes the place of a tracepoint, this is the
+    /// tracepoint's name.
     pub hook: &'static str,
-    /// Extensions that need the program: bits of [`wire::gate_mask`]; 0: every gate has it.
+    /// Extensions that need the program: bits of [`wire::gate_mask`], or 0 if every gate has the
+    /// program.
     used_by: u32,
     /// Extensions that have another program in its place: bits of [`wire::gate_mask`].
     unless: u32,

@@ -1,4 +1,4 @@
-//! Leases, which prevent that a file is written while it is read.
+//! Leases, which prevent writes to a file while it is read.
 
 use std::fs::File;
 use std::io;

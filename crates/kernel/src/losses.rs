@@ -18,7 +18,7 @@ pub type LossCounters = [u64; wire::LOSSES as usize];
 /// The sessions whose statistics a loss affects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LossReach {
-    /// Also the sessions that the tasks were taken over from.
+    /// Also the sessions from which the tasks were taken over.
     Shared,
     /// Only the session that counts it.
     Session,
@@ -87,7 +87,7 @@ impl Gate {
         for parent in self.parent_sessions(session) {
             let mut sums = self.sessions.read(parent).inherited_losses;
             add_shared(&mut sums, &losses);
-            // Only the process that has the lock writes it.
+            // Only the process that has the lock writes this field.
             field!(self.sessions, parent, inherited_losses).write(sums);
         }
         Ok(())

@@ -10,8 +10,9 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::error::{ErrorContext, Result};
 
-/// Mapped values of type `T`, whose bytes the kernel side may change at any time. So any bytes are
-/// a value of `T`. Padding is never written, so that all bytes of the mapping always have a value.
+/// Mapped values of type `T`, whose bytes the kernel side may change at any time. So any bytes must
+/// be a valid `T` (`FromBytes`). Padding is never written, so that all bytes of the mapping always
+/// have a value.
 pub struct MappedArray<T> {
     memory: MmapRaw,
     entries: u32,
@@ -21,8 +22,8 @@ pub struct MappedArray<T> {
 }
 
 impl<T: FromBytes> MappedArray<T> {
-    /// Maps the first `entries` entries of a BPF array. An error if the array is shorter or cannot
-    /// be mapped.
+    /// Maps the first `entries` entries of a BPF array. Fails if the array is shorter or cannot be
+    /// mapped.
     pub fn new(map: &impl AsFd, entries: u32) -> Result<Self> {
         let stride = size_of::<T>().next_multiple_of(8);
         let memory = MmapOptions::new()

@@ -37,6 +37,16 @@ fn mount(line: &str) -> Option<Mount> {
     })
 }
 
+/// Where the root of cgroup v2 is mounted.
+pub fn cgroup2_root() -> Option<String> {
+    cgroup2_root_of(mounted())
+}
+
+fn cgroup2_root_of(mounts: Vec<Mount>) -> Option<String> {
+    let root = mounts.into_iter().find(|mount| mount.kind == "cgroup2" && mount.root == "/");
+    root.map(|mount| mount.mount_point)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,5 +73,17 @@ mod tests {
             ]
         );
         assert_eq!(parse("nonsense\n\n - \n41 31 0:38 / /mnt rw - cgroup2\n"), []);
+    }
+
+    #[test]
+    fn root_of_cgroup2_is_no_bind_mount() {
+        let mounts = "\
+31 27 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw
+38 31 0:35 / /sys/fs/cgroup/cpu rw shared:9 - cgroup cgroup rw,cpu
+41 31 0:38 /part /mnt/part rw,relatime - cgroup2 cgroup2 rw
+42 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
+";
+        assert_eq!(cgroup2_root_of(parse(mounts)).as_deref(), Some("/sys/fs/cgroup/unified"));
+        assert_eq!(cgroup2_root_of(Vec::new()), None);
     }
 }

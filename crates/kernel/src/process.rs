@@ -1,5 +1,5 @@
-//! Starting a command so that the gate sees it from its first instruction, and questions about
-//! other processes.
+//! Starts a command so that the gate sees it from its first instruction, and answers questions
+//! about other processes.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -186,8 +186,8 @@ fn threads(pid: u32) -> Vec<u32> {
     tasks.filter_map(|task| task.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// The thread of a process that has the number `own` in its own PID namespace, as this process's
-/// PID namespace numbers it.
+/// Finds the thread of `process` that has the number `own` in its own PID namespace. Returns its
+/// number in this process's PID namespace.
 pub fn thread_of_own_number(process: u32, own: u32) -> Option<u32> {
     let is_own = |tid: &u32| {
         let status =
@@ -217,8 +217,8 @@ pub fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// Opens a descriptor that can be read once the process has ended. If the process is not a child
-/// that is not waited for yet, the number may be another process's.
+/// Opens a descriptor that can be read once the process has ended. Unless the process is a child
+/// that was not waited for yet, the number may by now be another process's.
 pub fn open_pidfd(pid: u32) -> io::Result<OwnedFd> {
     // SAFETY: a plain system call.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as i32;
@@ -254,7 +254,7 @@ pub fn has_hung_up(descriptor: i32) -> bool {
     poll.revents & libc::POLLHUP != 0
 }
 
-/// The process that opened the other end of a UNIX socket, if it belonged to root.
+/// The process that opened the other end of a UNIX socket, if that process belonged to root.
 pub fn root_peer(socket: i32) -> Option<u32> {
     let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
@@ -275,7 +275,7 @@ pub fn root_peer(socket: i32) -> Option<u32> {
 /// Where that is refused, it gets the highest priority of an ordinary thread (nice -20).
 pub fn set_realtime() {
     let lowest = libc::sched_param { sched_priority: 1 };
-    // SAFETY: a valid parameter, of this thread; what is refused leaves things as they are.
+    // SAFETY: a valid parameter, for this thread; a refused call changes nothing.
     unsafe {
         if libc::sched_setscheduler(0, libc::SCHED_FIFO, &lowest) != 0 {
             libc::setpriority(libc::PRIO_PROCESS, 0, -20);

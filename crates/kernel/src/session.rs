@@ -32,7 +32,7 @@ pub struct SessionOptions {
 pub struct Session {
     /// The entry of the gate's table of sessions. An ended session's index is used again.
     pub index: u32,
-    /// The buffer that the gate writes the session's records to.
+    /// The buffer to which the gate writes the session's records.
     pub ring: MapHandle,
     /// The program that attaches tasks, with the generation that it was loaded for.
     attach_iterator: Option<(u32, Iterators)>,
@@ -51,11 +51,11 @@ pub struct LiveThread {
     pub slot: u32,
     /// As this process's PID namespace numbers it.
     pub pid: u32,
-    /// A lens has seen the thread at the beginning or end of a call. Then `call` is right; before
-    /// that, the thread may be in a call that is not there.
+    /// A lens has seen the thread at the beginning or end of a call. Only then is `call` reliable.
+    /// Before that, it may be `None` although the thread is in a call.
     pub has_crossed: bool,
-    /// Call index and time of entry (nanoseconds of CLOCK_MONOTONIC; 0: not timed), if a lens
-    /// watches the thread and it is in a call.
+    /// The call index and the time of entry, if a lens watches the thread and the thread is in a
+    /// call. The time is in nanoseconds of CLOCK_MONOTONIC, or 0 if the call is not timed.
     pub call: Option<(u32, u64)>,
 }
 
@@ -107,7 +107,7 @@ impl Gate {
             index,
             wire::session {
                 used: 1,
-                // The gate matches opened files for all threads, so this bit is no session's.
+                // The gate matches opened files for all threads, so this bit belongs to no session.
                 mask: options.mask & !wire::SERVICE_FILES,
                 per: options.per,
                 base_row,
@@ -123,8 +123,8 @@ impl Gate {
         Ok(Session { index, ring, attach_iterator: None })
     }
 
-    /// Makes new children of the calling thread belong to `session` until the result is dropped.
-    /// With `until_exec`, what a child does before it calls execve is not counted.
+    /// Until the result is dropped, new children of the calling thread belong to `session`. With
+    /// `until_exec`, what a child does before it calls execve is not counted.
     pub fn pending_children(
         &self,
         session: &Session,
@@ -142,27 +142,28 @@ impl Gate {
     }
 
     /// Attaches all threads of running processes, which are numbered as in this process's PID
-    /// namespace. With `GUARD_SCOPED`, `scopes` has the scope number of each process that has one.
-    /// Returns the number of processors that could not be visited: a thread that runs there without
-    /// a break is seen only from its next context switch on.
+    /// namespace. With `GUARD_SCOPED`, `identities` has the hashes of the identities of those
+    /// processes that have one. Returns the number of processors that could not be visited: a
+    /// thread that runs there without a break is seen only from its next context switch on.
     pub fn attach_tasks(
         &self,
         session: &mut Session,
         tgids: &[u32],
-        scopes: &BTreeMap<u32, u64>,
+        identities: &BTreeMap<u32, u64>,
     ) -> Result<u32> {
-        // The requests have one entry for each process: two sessions must not request it at once.
+        // A process has one entry among the requests, so two sessions must not request it at the
+        // same time.
         let _lock = Lock::take()?;
         let requests = self.maps.get("attach_requests");
         for tgid in tgids {
-            let scope = scopes.get(tgid).copied().unwrap_or(0);
-            let request = wire::attach_request { session: session.index, unused: 0, scope };
+            let identity = identities.get(tgid).copied().unwrap_or(0);
+            let request = wire::attach_request { session: session.index, unused: 0, identity };
             requests
                 .update(&tgid.to_ne_bytes(), request.as_bytes(), MapFlags::ANY)
                 .doing("listing the processes to gate")?;
         }
-        // The iterator of an older generation does not have the extensions that were enabled later,
-        // and would take their tasks from them.
+        // An iterator of an older generation lacks the extensions that were enabled later. Those
+        // extensions would lose the tasks that it attaches.
         if session
             .attach_iterator
             .as_ref()
@@ -173,8 +174,9 @@ impl Gate {
         }
         let (_, iterator) = session.attach_iterator.as_ref().expect("made above");
         iterator.run(IteratorKind::Attach)?;
-        // If a thread was being created during the first pass, its parent is gated by then and it
-        // inherits that, or the second pass finds it.
+        // A thread that was being created during the first pass may have been missed. Either it
+        // inherits the session from its parent, which was gated by then, or the second pass finds
+        // it.
         iterator.run(IteratorKind::Attach)?;
         for tgid in tgids {
             requests.delete(&tgid.to_ne_bytes()).doing("clearing the list of processes to gate")?;
@@ -182,8 +184,8 @@ impl Gate {
         Ok(cpus::visit_all())
     }
 
-    /// Sets whether a session has plugins for its tasks alone. If so, its tasks run these, and not
-    /// those of an earlier session that they count in as well.
+    /// Sets whether a session has plugins for its tasks alone. If so, its tasks run these plugins,
+    /// and not those of an earlier session in which they count as well.
     pub fn set_own_plugins(&mut self, session: u32, has: bool) {
         if atomic_field!(self.sessions, session, has_own_plugins).swap(has.into(), Ordering::SeqCst)
             == has.into()
@@ -199,11 +201,11 @@ impl Gate {
     /// Assigns the plugins of each thread. A thread has those of the latest session that it counts
     /// in and that has its own plugins. Without such a session, it has those of its own session,
     /// whose chain continues with the plugins of the whole machine. The gate does the same
-    /// (`inherits_plugins` in bpf/gate/tasks.bpf.h). The session `without` is ending, and no thread
-    /// gets its plugins; 0: none is ending.
+    /// (`inherits_plugins` in bpf/plugin/hooks.bpf.h). The session `without` is ending, and no
+    /// thread gets its plugins. It is 0 if no session is ending.
     fn assign_plugins(&self, without: u32) {
         for slot in 1..self.threads.entries() {
-            // Reading all 16,384 entries as a whole would make the load of a plugin longer.
+            // Reading all 16,384 entries as a whole would make the loading of a plugin slower.
             let row = field!(self.threads, slot, row);
             let plugins = field!(self.threads, slot, plugin_session);
             loop {
@@ -221,8 +223,8 @@ impl Gate {
         }
     }
 
-    /// The session whose plugins a thread has that counts in `sessions`, the innermost first; 0:
-    /// those of the whole machine.
+    /// For a thread that counts in `sessions` (the innermost first), the session whose plugins it
+    /// has. 0 stands for the plugins of the whole machine.
     fn plugin_session_of(&self, sessions: &[u32], without: u32) -> u32 {
         let sessions = || sessions.iter().copied().filter(|index| *index != without);
         let owning = sessions().filter(|index| self.sessions.read(*index).has_own_plugins != 0);
@@ -242,8 +244,8 @@ impl Gate {
         }
     }
 
-    /// Ends that the session gates new processes. Another system-wide session gates them from then
-    /// on, if there is one.
+    /// Stops the session from gating new processes. Another system-wide session gates them from
+    /// then on, if there is one.
     fn hand_over_system_wide(&self, session: u32) {
         let is_system_wide = |index: u32| atomic_field!(self.sessions, index, is_system_wide);
         is_system_wide(session).store(0, Ordering::SeqCst);
@@ -288,8 +290,8 @@ impl Gate {
             .collect()
     }
 
-    /// Detaches all threads of a session. They belong to the session again that they were taken
-    /// over from, or to none.
+    /// Detaches all threads of a session. They return to the session from which they were taken
+    /// over, or to none.
     pub fn detach_tasks(&self, _lock: &Lock, session: u32) {
         self.hand_over_system_wide(session);
         self.extensions.iter().for_each(|extension| extension.release(self, session));
@@ -307,9 +309,9 @@ impl Gate {
             }
             if is_its {
                 let (row, parent) = sessions.first().map_or((0, 0), |parent| (row, *parent));
-                // The gate only reads these. The parent session reads the counts in either row (see
-                // lens/counters.rs). A later session of the same number does not count the thread
-                // as its own.
+                // The gate only reads these fields. The parent session reads the counts in the old
+                // and in the new row (see lens/counters.rs). A later session with the number of
+                // this one does not count the thread as its own.
                 field!(self.threads, slot, row).write(row as u16);
                 field!(self.threads, slot, session).write(parent as u16);
             }
@@ -328,7 +330,7 @@ impl Gate {
         }
         self.assign_plugins(session);
         cpus::wait_for_all();
-        // A thread that was just being created may have inherited its plugins before.
+        // A thread that was being created meanwhile may have inherited the session's plugins.
         self.assign_plugins(session);
     }
 
@@ -348,8 +350,8 @@ impl Gate {
         }
     }
 
-    /// The sessions that a row's threads count in: the row's own session, then the one that it took
-    /// them over from, and so on.
+    /// The sessions that a row's threads count in: the row's own session, then the session from
+    /// which that one took them over, and so on.
     fn enclosing_sessions(&self, row: u32) -> Vec<u32> {
         let parent = |row: &u32| Some(self.rows.read(*row).parent);
         let rows = successors(Some(row), parent).take_while(|row| *row != 0);
@@ -456,9 +458,9 @@ impl Gate {
         session.used != 0 && is_owner_alive(&session)
     }
 
-    /// Follows a change of generation, and records that it has, so that the holder of the newer one
-    /// may end. Also cleans up after killed processes. To be called a few times a second. Returns
-    /// `false` once for each gap, as [`Gate::tend`].
+    /// Follows a change of generation, and records this in the session, so that the holder of the
+    /// newer generation may end. Also cleans up after killed processes. To be called a few times a
+    /// second. Returns `false` once for each gap, as [`Gate::tend`].
     pub fn tend_session(&mut self, session: &Session) -> Result<bool> {
         let was_active = self.tend()?;
         for extension in self.extensions {
@@ -475,8 +477,8 @@ impl Gate {
         Ok(was_active)
     }
 
-    /// Whether a living process holds a later generation than this process. It is then the one that
-    /// has to roll back.
+    /// Whether a living process holds a later generation than this process. Then that process has
+    /// to roll back, and not this one.
     pub(crate) fn is_newer_generation_held(&self) -> bool {
         (1..wire::SESSIONS).any(|index| {
             let session = self.sessions.read(index);

@@ -20,8 +20,8 @@ const HANDLED: [libc::c_int; 7] = [
     libc::SIGPIPE,
 ];
 
-/// A terminal sends these to its whole foreground process group, so that the command gets them
-/// itself.
+/// A terminal sends these to its whole foreground process group, so the command gets them from the
+/// terminal.
 const FROM_KEYBOARD: [libc::c_int; 2] = [libc::SIGINT, libc::SIGQUIT];
 
 /// The signals by which a process is usually requested to end.
@@ -30,17 +30,18 @@ const TERMINATION: [libc::c_int; 4] = [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP
 /// asm-generic/siginfo.h: sent by the kernel, not by a process.
 const SI_KERNEL: libc::c_int = 0x80;
 
-/// The command's process; 0: it has not started, or has ended.
+/// The command's process, or 0 if it has not started or has ended.
 static COMMAND: AtomicI32 = AtomicI32::new(0);
 
 /// Signals that arrived before the command started, one bit each. The command gets them when it
 /// starts.
 static PENDING: AtomicU64 = AtomicU64::new(0);
 
-/// One of [`TERMINATION`] has arrived since this was last read.
+/// Whether one of [`TERMINATION`] has arrived since this was last read.
 static TERMINATION_REQUESTED: AtomicBool = AtomicBool::new(false);
 
-/// Whether a signal requested the command to end since the last call.
+/// Whether a signal has requested the command's end, or Tollgate's, since the last call of this
+/// function.
 pub fn was_termination_requested() -> bool {
     TERMINATION_REQUESTED.swap(false, Ordering::SeqCst)
 }
@@ -50,7 +51,7 @@ extern "C" fn forward(
     info: *const libc::siginfo_t,
     _context: *mut libc::c_void,
 ) {
-    // SAFETY: the kernel's own, valid as long as the handler runs (SA_SIGINFO).
+    // SAFETY: the kernel passes `info`, which is valid as long as the handler runs (SA_SIGINFO).
     let by_kernel = unsafe { (*info).si_code } == SI_KERNEL;
     TERMINATION_REQUESTED.fetch_or(TERMINATION.contains(&signal), Ordering::SeqCst);
     match COMMAND.load(Ordering::SeqCst) {
@@ -80,8 +81,8 @@ pub(crate) fn set_command(pid: libc::c_int) {
     }
 }
 
-/// Ends the passing on of signals. This must be called before the ended command is waited for,
-/// because its number may be reused afterwards.
+/// Stops passing signals on to the command. This must be called before the ended command is waited
+/// for, because its number may be reused afterwards.
 pub(crate) fn clear_command() {
     COMMAND.store(0, Ordering::SeqCst);
 }
@@ -124,7 +125,7 @@ impl Dispositions {
         Self { ignored }
     }
 
-    /// Gives this process the dispositions again, and sends it the pending signals. The child calls
+    /// Restores the dispositions in this process, and sends it the pending signals. The child calls
     /// this before it executes the command, so everything here is async-signal-safe.
     pub(crate) fn restore(&self) {
         for (signal, ignored) in HANDLED.into_iter().zip(self.ignored) {

@@ -1,6 +1,6 @@
 //! The standard descriptors and the handling of SIGPIPE with which this process was started. They
-//! are recorded before Rust's start-up changes them, so that the command gets the same, and output
-//! to a closed stdout is not lost without a message.
+//! are recorded before Rust's start-up changes them, so that the command gets the same ones, and so
+//! that output to a closed stdout is not lost without a message.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 

@@ -30,7 +30,7 @@ impl KernelSymbols {
         &NONE
     }
 
-    /// Whether there is no function, because the kernel hides them.
+    /// Whether there are no functions, for example because the kernel hides them.
     pub fn is_empty(&self) -> bool {
         self.symbols.is_empty()
     }
@@ -69,7 +69,7 @@ impl KernelSymbols {
     }
 }
 
-/// Address and name, of a line such as "ffffffff81000000 T name".
+/// The address and the name in a line such as "ffffffff81000000 T name".
 fn text_symbol(line: &str) -> Option<(u64, &str)> {
     let mut words = line.split_ascii_whitespace();
     let address = u64::from_str_radix(words.next()?, 16).ok()?;

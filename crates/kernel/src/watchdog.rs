@@ -8,11 +8,11 @@ use crate::error::{ErrorContext as _, Result};
 
 /// The lowest number of the descriptor that shows the end of the process. It is above those of the
 /// gate: the kernel closes the descriptors of a killed process from the last to the first (v6.18
-/// kernel/task_work.c, `task_work_run`), and it takes a while for each link of the gate.
+/// kernel/task_work.c, `task_work_run`), and closing a link of the gate takes a while.
 const LIVENESS_FD: i32 = 512;
 
-/// Creates a pipe that shows the end of this process: its first half then reads as ended. The end
-/// of the process itself would be seen only after its gate is gone.
+/// Creates a pipe that shows the end of this process: its read end, the first of the two, then
+/// reports end of file. The end of the process itself would be seen only after its gate is gone.
 pub fn liveness_pipe() -> Result<(OwnedFd, OwnedFd)> {
     let what = "make a pipe for the watchdog";
     let (near, far) = io::pipe().doing(what)?;
@@ -26,8 +26,8 @@ pub fn liveness_pipe() -> Result<(OwnedFd, OwnedFd)> {
     Ok((near.into(), unsafe { OwnedFd::from_raw_fd(high) }))
 }
 
-/// Names this process as a watchdog, in `ps` for instance. Without that it would be "exe", because
-/// it is started by /proc/self/exe.
+/// Sets the name of this process, which `ps` shows. Otherwise the name would be "exe", because the
+/// process is started as /proc/self/exe.
 pub fn name_watchdog() {
     // SAFETY: a name of less than 16 bytes.
     unsafe { libc::prctl(libc::PR_SET_NAME, c"tollgate-wdog".as_ptr()) };

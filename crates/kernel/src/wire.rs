@@ -1,5 +1,5 @@
 //! The types that the gate and user space share, generated from `bpf/wire/`.
-// The generated types have the names of the C ones, and are documented there.
+// The generated types have the names of the C types, which are documented in `bpf/wire/`.
 #![allow(
     non_camel_case_types,
     non_upper_case_globals,

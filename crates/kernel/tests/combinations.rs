@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use kernel::gate::{LoadedGate, lazy_maps};
-use kernel::{enforcement, extensions, wire};
+use kernel::{extensions, precall, wire};
 
 const LENS: [u32; 5] = [
     0,
@@ -19,7 +19,7 @@ const PLUGIN: [u32; 3] = [0, wire::PLUGIN, wire::PLUGIN | wire::PLUGIN_EXIT];
 
 /// The guard's variants. Calls are held before they take effect by the hooks that this kernel has.
 fn guard() -> [u32; 5] {
-    let holds = enforcement::available_mechanisms();
+    let holds = precall::available_mechanisms();
     let guard = [0, 0, wire::GUARD_SCOPED, holds, holds | wire::GUARD_SCOPED];
     std::array::from_fn(|variant| guard[variant] | if variant == 0 { 0 } else { wire::GUARD })
 }

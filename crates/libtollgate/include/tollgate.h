@@ -24,11 +24,11 @@ extern "C" {
 #endif
 
 /*
- * Assigns a process to a service, with all its threads and the processes that it starts from then
- * on, and replaces its present service. A pid of 0 is the calling process. The process keeps the
- * service until a rule on a message or a file assigns it to another one. The calling thread works
- * for the service when this returns; other threads do from their next system call or context
- * switch on.
+ * Assigns a process, with all its threads and the processes that it starts from then on, to a
+ * service, which replaces its present one. A pid of 0 is the calling process. The process keeps the
+ * service until a rule on a message or a file assigns it to another one. When this returns, the
+ * calling thread works for the service; other threads work for it from their next system call or
+ * context switch on.
  *
  * Returns 0 or a negative errno:
  *   -ENOENT, -ECONNREFUSED  no daemon listens at the socket

@@ -19,7 +19,7 @@ impl Display for Error {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreachable(error, path) => {
-                write!(to, "cannot ask the daemon at {path}: {error}")
+                write!(to, "cannot send a request to the daemon at {path}: {error}")
             }
             Self::Refused(sentence) => to.write_str(sentence),
             Self::Kernel(error) => write!(to, "the kernel refused the request: {error}"),

@@ -28,7 +28,7 @@ pub enum TaskRef {
 }
 
 impl TaskRef {
-    /// In the form of `RequestedTask` (crates/tollgate/src/service/requests.rs).
+    /// The task in the form of `RequestedTask` (crates/tollgate/src/service/requests.rs).
     fn to_request(self) -> Value {
         match self {
             // The daemon gets the process ID from the socket.
@@ -41,9 +41,9 @@ impl TaskRef {
     }
 }
 
-/// Assigns a process or thread to a service and replaces its present one. The calling thread works
-/// for the service when this returns; other threads do from their next system call or context
-/// switch on.
+/// Assigns a process or thread to a service, in place of its present one. When this returns, the
+/// calling thread works for the service; other threads work for it from their next system call or
+/// context switch on.
 pub fn assign(who: TaskRef, service: &str) -> Result<(), Error> {
     let request = json!({"ask-services": "assign", "who": who.to_request(), "service": service});
     client::request(&request).map(drop)

@@ -65,7 +65,7 @@ pub struct Conditions {
     pub unit: Option<String>,
     /// The control group, or one above it.
     pub cgroup: Option<Folder>,
-    /// The thread's service, or the parent of that if it is a dynamic service.
+    /// The thread's service. For a dynamic service, this is its parent.
     pub service: Option<Id>,
     /// Where the server listens, on receive.
     pub listen: Listen,

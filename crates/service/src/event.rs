@@ -3,7 +3,7 @@
 /// An event at which rules are matched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RuleEvent {
-    /// A fork, in the child, which has its parent's service until then.
+    /// The thread was forked. It has its parent's service when the rules are matched.
     Fork,
     /// A new program was executed.
     Exec,

@@ -59,7 +59,7 @@ pub struct HashedRule {
     pub tuple: usize,
     /// The hash of the tuple's conditions with the rule's values.
     pub hash: u64,
-    /// In the ruleset.
+    /// The precedence of the rule in the ruleset.
     pub precedence: usize,
 }
 
@@ -86,7 +86,8 @@ impl HashedRuleset {
         let mut shapes: Vec<(Shape, HashSet<&Conditions>)> = Vec::new();
         for (precedence, rule) in ruleset.rules().iter().enumerate() {
             let shape = rule.conditions.shape();
-            // Rules on different events may have equal conditions: these need different tuples.
+            // Rules on different events may have equal conditions. Such rules need different
+            // tuples.
             let has_room = |(other, conditions): &(Shape, HashSet<_>)| {
                 *other == shape && !conditions.contains(&rule.conditions)
             };

@@ -10,7 +10,7 @@ use crate::tree::Id;
 pub struct Limits {
     /// The weight of the service where processors are contended; 100 is the default.
     pub cpu_weight: Option<u32>,
-    /// In percent of one processor.
+    /// Processor time, in percent of one processor.
     pub cpu_max: Option<u32>,
     /// Bytes of memory.
     pub memory_max: Option<u64>,

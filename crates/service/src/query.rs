@@ -1,4 +1,4 @@
-//! What is known about a thread at an event, which rules are matched against.
+//! What is known about a thread at an event. Rules are matched against it.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -30,7 +30,7 @@ pub struct RuleQuery<'a> {
     pub unit: Option<&'a str>,
     /// The path of the thread's control group.
     pub cgroup: &'a str,
-    /// The thread's service, or the parent of that if it is a dynamic service.
+    /// The thread's service. For a dynamic service, this is its parent.
     pub service: Id,
     /// The end on which the server listens, on receive.
     pub listen: Option<LocalEnd<'a>>,

@@ -43,8 +43,8 @@ pub enum RuleAction {
     BelongsTo(Id),
     /// The thread keeps its service.
     Inherits,
-    /// The service of the connection's other end, if that end is known. On fork, the service of the
-    /// process that requested the fork by a signal to the parent.
+    /// The thread gets the service of the connection's other end, if that end is known. On fork, it
+    /// gets the service of the process that requested the fork by a signal to the parent.
     AdoptsPeer,
     /// The thread gets a dynamic service.
     StartsDynamic {

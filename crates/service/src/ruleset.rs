@@ -16,7 +16,7 @@ impl Ruleset {
         Self { rules }
     }
 
-    /// The rules, the first in precedence first.
+    /// The rules in the order of their precedence.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
     }

@@ -84,7 +84,7 @@ impl Tree {
         std::iter::successors(Some(id), |id| (*id != Id::ROOT).then(|| self.get(*id).parent))
     }
 
-    /// The services directly below one.
+    /// The services directly below a service.
     pub fn children(&self, id: Id) -> impl Iterator<Item = Id> {
         self.ids().filter(move |child| *child != Id::ROOT && self.get(*child).parent == id)
     }

@@ -21,8 +21,8 @@ pub struct TooManyTuples {
     pub tuples: usize,
 }
 
-/// The rules of one shape, by the values of their conditions. For rules with equal values, this has
-/// the precedence of the first one.
+/// The precedences of the rules of one shape, by the values of their conditions. If several rules
+/// have equal values, the first one counts.
 type TupleTable = HashMap<Conditions, usize>;
 
 /// The rules of each event by the shape of their conditions (tuple space search).

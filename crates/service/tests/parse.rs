@@ -155,7 +155,10 @@ fn wrong_services() {
 fn wrong_conditions() {
     let rule = |line: &str| format!("[[rule]]\n{line}\nbelongs-to = \"root\"");
     for (line, message) in [
-        ("exe = \"nginx\"", "\"nginx\" is not an absolute path below '/' without '.' and '..'"),
+        (
+            "exe = \"nginx\"",
+            "\"nginx\" is not an absolute path below '/', or it has a '.' or '..' part",
+        ),
         ("exe = 1", "exe must be a string, not 1"),
         ("file = \"/srv/all\"", "\"/srv/all\" leads to \"/\", which a rule cannot match"),
         ("cgroup = \"/sys/fs/cgroup/a\"", "cgroup must be a path within the cgroup hierarchy"),
@@ -176,7 +179,7 @@ fn wrong_conditions() {
         ("client = \"10.0.0.1/8\"", "10.0.0.1/8 has bits set beyond its prefix of 8 bits"),
         ("client = \"localhost\"", "\"localhost\" is not an address or a network"),
         ("peer = \"rooot\"", "there is no service \"rooot\""),
-        ("file = \"/\"", "\"/\" is not an absolute path below '/' without '.' and '..'"),
+        ("file = \"/\"", "\"/\" is not an absolute path below '/', or it has a '.' or '..' part"),
     ] {
         let text = rule(line);
         says(&text, message, line.split_once(" = ").expect("a value").1);
@@ -231,7 +234,7 @@ fn wrong_directives() {
             "starts-below = \"shared\"\neach = \"user\"",
             "no service can be started below \"shared\"".into(),
         ),
-        ("starts-below = \"root\"\neach = \"day\"", "each cannot be \"day\"".into()),
+        ("starts-below = \"root\"\neach = \"day\"", "the value of each cannot be \"day\"".into()),
     ] {
         assert_eq!(problem(&rule(lines)).0, message);
     }

@@ -1,8 +1,8 @@
 //! Sequential analysis: when to look at accumulating samples, and when to stop.
 //!
-//! A test after every sample that stops at the first significant result finds differences that do
-//! not exist. So there are only a few looks, each at twice as many samples as the one before, and
-//! each has its share of the error.
+//! To test after every sample, and to stop at the first significant result, would find differences
+//! that do not exist. So there are only a few looks, each at twice as many samples as the one
+//! before, and each has its share of the error.
 
 use crate::interval::median_interval;
 
@@ -33,7 +33,7 @@ pub mod rightspeed {
     const PART_OF_MEAN: f64 = 1e-4;
 
     /// Whether the interval of the mean of these runs is narrow enough.
-    pub fn is_precise(runs: &[f64]) -> bool {
+    pub fn is_mean_precise(runs: &[f64]) -> bool {
         t_mean_interval(runs, 0.95).is_some_and(|interval| {
             interval.high - interval.estimate <= PART_OF_MEAN * interval.estimate
         })
@@ -45,14 +45,14 @@ pub mod rightspeed {
 
         #[test]
         fn precision_bound_of_the_mean() {
-            assert!(is_precise(&[100.0; 5]));
+            assert!(is_mean_precise(&[100.0; 5]));
             let spread = |half: f64| {
                 (0..100).map(|i| 100.0 + if i % 2 == 0 { half } else { -half }).collect::<Vec<_>>()
             };
             // 1.984 * 0.05 * 1.005 / sqrt(100) = 0.00997: just within 0.01.
-            assert!(is_precise(&spread(0.05)));
-            assert!(!is_precise(&spread(0.051)));
-            assert!(!is_precise(&[100.0]));
+            assert!(is_mean_precise(&spread(0.05)));
+            assert!(!is_mean_precise(&spread(0.051)));
+            assert!(!is_mean_precise(&[100.0]));
         }
     }
 }

@@ -28,12 +28,12 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// The two-sided probability that samples whose median is `median` lie as far to one side of it as
-/// these do.
+/// The two-sided probability that samples from a distribution with the median `median` lie at least
+/// as far to one side of it as these do.
 ///
 /// Samples that are equal to `median` count for the side that has fewer, so that ties never make a
 /// difference more significant. The samples must be independent; their distribution does not
-/// matter. 1 without samples.
+/// matter. The result is 1 without samples.
 ///
 /// Source: Dixon and Mood, "The statistical sign test", JASA 41 (1946).
 pub fn p_value(samples: &[f64], median: f64) -> f64 {

@@ -39,7 +39,7 @@ impl Mounts {
         mounts
     }
 
-    /// Where the v1 hierarchy of a controller is mounted; the controller has its v2 name.
+    /// The mount point of a controller's v1 hierarchy. The controller is given by its v2 name.
     pub fn v1_mount_point(&self, controller: &str) -> Option<&str> {
         let name = v1_name(controller);
         self.v1
@@ -58,7 +58,7 @@ impl Mounts {
     }
 }
 
-/// The v1 name of a controller, by its v2 name.
+/// The v1 name of the controller with this v2 name.
 pub fn v1_name(controller: &str) -> &str {
     if controller == "io" { "blkio" } else { controller }
 }

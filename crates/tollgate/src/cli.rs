@@ -38,14 +38,14 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: TollgateCommand,
     /// Also print the messages of libbpf and of the kernel's verifier
-    // Placed last before --help, in the help of every command.
+    // This order places the option last before --help in the help of every command.
     #[arg(short, long, global = true, display_order = 900)]
     pub verbose: bool,
 }
 
 #[derive(Subcommand)]
-// Deferred: this command does not need the options of other commands, which take a third of a
-// millisecond to build.
+// Deferred, because each command needs only its own options, and those of all commands take a third
+// of a millisecond to build.
 #[command(defer = true)]
 pub enum TollgateCommand {
     /// Run a command through the gate and report where its kernel time went
@@ -56,7 +56,7 @@ pub enum TollgateCommand {
     /// command twice. Processes that outlive the command continue unwatched. The report goes to
     /// stderr, or to a file.
     Run(run::RunArguments),
-    /// Report the same for processes that are already running
+    /// Report where the kernel time of running processes goes
     ///
     /// Watches until the time of --for has passed, Ctrl-C is pressed, or the last of the processes
     /// has ended.
@@ -145,7 +145,7 @@ pub fn dispatch(cli: Cli) -> Result<ExitCode> {
     }
 }
 
-/// Reports bad usage with clap's message and Tollgate's own status, which no command returns.
+/// Prints clap's message. Bad usage has the exit status of Tollgate's own failures; help succeeds.
 pub fn refuse(error: &clap::Error) -> ExitCode {
     let _ = error.print();
     if error.use_stderr() { ExitCode::from(OWN_FAILURE) } else { ExitCode::SUCCESS }

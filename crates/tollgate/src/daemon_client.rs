@@ -1,4 +1,4 @@
-//! Sends requests to a daemon, for commands that it executes.
+//! Sends requests to the daemon, for commands that the daemon executes.
 
 use std::io::ErrorKind;
 use std::os::unix::net::UnixStream;
@@ -69,7 +69,7 @@ pub fn connect_required(path: &Path) -> Result<UnixStream> {
     })
 }
 
-/// Sends a request to a daemon that must be there, and returns its reply.
+/// Sends a request to the daemon, which must be running, and returns its reply.
 pub fn request_one<T: DeserializeOwned>(
     socket: &SocketOption,
     request: &impl Serialize,

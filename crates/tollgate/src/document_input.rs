@@ -7,14 +7,15 @@ use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-/// Read first, because the rest of a document with another schema may be anything.
+/// The field that is read first, because the others may be anything in a document with another
+/// schema.
 #[derive(Deserialize)]
 struct SchemaHeader {
     schema: Option<serde_json::Value>,
 }
 
-/// Reads the document in a file, or on stdin for the name "-", if it has this schema; `origin` is
-/// the command that writes such documents.
+/// Reads the document in a file, or on stdin for the name "-". Fails if the document has another
+/// schema. `origin` is the command that writes such documents.
 pub fn read<T: DeserializeOwned>(path: &Path, schema: &str, origin: &str) -> Result<T> {
     let (name, text) = match path.to_str() {
         Some("-") => (Path::new("stdin").display(), io::read_to_string(io::stdin())),

@@ -19,13 +19,13 @@ use serde_json::Value;
 
 use crate::report::Section;
 
-/// The reply to what is not a request of any extension.
+/// The reply to a request that cannot be parsed, or that is for no extension.
 pub const NOT_UNDERSTOOD: &str = "the daemon does not understand this request";
 
 /// Losses by reason.
 pub type Losses = BTreeMap<String, u64>;
 
-/// What an extension works on, lent for one call.
+/// What an extension works on, lent for one call of a method.
 pub struct SessionContext<'a> {
     pub gate: &'a mut Gate,
     pub session: &'a Session,
@@ -46,7 +46,7 @@ pub struct Request {
     /// The process that sent it.
     pub process: u32,
     pub value: Value,
-    /// For replies that have the losses of the session.
+    /// Reads the losses of the session, for replies that include them.
     pub losses: LossReader,
 }
 
@@ -61,7 +61,7 @@ impl Request {
 /// Reads the losses of a session when they are needed.
 pub struct LossReader {
     pub session: u32,
-    /// Those that the gate does not count.
+    /// Losses that the gate does not count.
     pub others: Losses,
 }
 
@@ -98,11 +98,11 @@ pub trait Extension {
         Ok(())
     }
 
-    /// The time from which the report counts, after everything was prepared.
+    /// Sets the time from which the report counts. Called when everything is prepared.
     fn begin(&mut self, _began_ns: u64) {}
 
     /// What a daemon logs about the extension when it has started. `processes` is the number of
-    /// processes that joined; none: every process of the machine.
+    /// processes that joined, or `None` if the session has every process of the machine.
     fn summary(&self, _processes: Option<usize>) -> Option<String> {
         None
     }
@@ -129,7 +129,7 @@ pub trait Extension {
         Ok(())
     }
 
-    /// Reads rows that have ended, before they are given back.
+    /// Reads rows that have ended, before they are freed.
     fn finish_rows(
         &mut self,
         _context: &mut SessionContext<'_>,
@@ -167,16 +167,17 @@ pub trait Extension {
         Ok(())
     }
 
-    /// Before a report: keeps what is lost when the tasks are detached, which happens next. `live`
-    /// are the threads of the session.
+    /// Keeps what would be lost with the tasks. Called for a report, just before the tasks are
+    /// detached. `live` are the threads of the session.
     fn before_detach(&mut self, _live: &[LiveThread]) {}
 
-    /// Saves what must outlast the session, at its end.
+    /// Saves what must outlast the session. Called at its end.
     fn save(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// The extension's section of the report, when nothing is counted any more, and notes about it.
+    /// Returns the extension's section of the report, and adds notes about it. Called when nothing
+    /// is counted any more.
     fn section(
         &mut self,
         _context: &mut SessionContext<'_>,

@@ -10,7 +10,7 @@ pub struct ExtensionArm {
     pub setup: fn() -> Box<dyn ExtensionSetup>,
 }
 
-/// An extension of which only the kernel side works.
+/// An extension that works only on the kernel side.
 pub struct KernelSideOnly;
 
 impl Extension for KernelSideOnly {}

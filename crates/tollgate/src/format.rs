@@ -70,7 +70,8 @@ pub fn is_terminal_control(c: char) -> bool {
         )
 }
 
-/// Escapes such characters as in a shell's $'…', so that a name cannot control the terminal.
+/// Escapes the characters of [`is_terminal_control`] as in a shell's $'…', so that a name cannot
+/// control the terminal.
 pub fn printable(text: &str) -> String {
     let one = |c: char| match c {
         '\n' => "\\n".to_owned(),
@@ -112,7 +113,7 @@ pub fn number_of(n: usize, one: &str) -> String {
     if n == 1 { format!("1 {one}") } else { format!("{} {}", count(n as u64), plural(one)) }
 }
 
-/// The line of a text that counts omitted rows, if there are any.
+/// A line with the number of omitted rows; empty if there are none.
 pub fn and_more(all: usize, top: usize, one: &str) -> String {
     match all.saturating_sub(top) {
         0 => String::new(),

@@ -40,7 +40,7 @@ impl Output {
         self.write_by(|to| to.write_all(bytes))
     }
 
-    /// Writes one line, without a copy of the whole in memory.
+    /// Writes a document as one line, without a copy of the line in memory.
     pub fn write_json(&mut self, document: &impl Serialize) -> Result<()> {
         self.write_by(|to| {
             let mut to = BufWriter::new(to);

@@ -16,7 +16,7 @@ use crate::output::print_message;
 /// The kernel keeps 15 bytes of a command name (TASK_COMM_LEN).
 const COMM_BYTES: usize = 15;
 
-// The processes to watch; several options add up.
+// The processes to watch: all that match at least one of the given options.
 #[derive(Args, Debug, Default)]
 pub struct Select {
     /// Watch the process with this ID, its threads, and the processes that it forks; may be
@@ -49,7 +49,7 @@ impl Select {
         !self.all && self.pid.is_empty() && !self.is_dynamic()
     }
 
-    /// Whether processes that start later may match, though no watched process forked them.
+    /// Whether processes that start later may match even if no watched process forked them.
     pub fn is_dynamic(&self) -> bool {
         !(self.comm.is_empty() && self.cgroup.is_empty() && self.unit.is_empty())
     }
@@ -115,7 +115,7 @@ fn in_cgroup(cgroups: &str, wanted: &str) -> bool {
     Cgroups::parse(cgroups).is_within(without_mount_point(wanted))
 }
 
-/// Removes the mount point, which is not part of the paths in /proc; what follows it is, and for v1
+/// Removes the mount point, which is not part of the paths in /proc. For v1, the rest begins with
 /// the controller.
 fn without_mount_point(path: &str) -> &str {
     path.strip_prefix("/sys/fs/cgroup").unwrap_or(path).trim_matches('/')

@@ -1,5 +1,5 @@
-//! The life of a session, as `run`, `lens`, the daemon and the cost lab share it: starts the
-//! extensions, gives them the gate's records, and makes the report of their sections.
+//! Runs a session for `run`, `lens`, the daemon and the cost lab: starts the extensions, gives them
+//! the gate's records, and makes the report from their sections.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -25,9 +25,10 @@ use crate::session_toll;
 
 /// How often to tend the gate.
 pub const TEND_INTERVAL: Duration = Duration::from_millis(100);
-/// Loading a gate takes a tenth of this; after a longer wait, the user needs to know the reason.
+/// After this wait for the lock, a message gives the reason. Loading a gate takes a tenth of this
+/// time.
 const LOCK_NOTICE_AFTER: Duration = Duration::from_secs(2);
-/// How long a process that loaded a newer generation stays, so that the others can follow.
+/// How long a process that loaded a newer generation waits at its end for the others to follow.
 const HANDOVER_LIMIT_NS: u64 = 2_000_000_000;
 
 /// What `run` and `lens` know at the end of a session.
@@ -46,7 +47,7 @@ pub struct SessionRunner {
     options: SessionOptions,
     extensions: Vec<Box<dyn Extension>>,
     ring: RingReader,
-    /// Rows that have ended and are not given back yet.
+    /// Rows that have ended and are not read yet.
     ended_rows: BTreeSet<u32>,
     began_ns: u64,
     gaps: u64,
@@ -169,7 +170,7 @@ impl SessionRunner {
         extensions.fold(TEND_INTERVAL, |longest, extension| extension.deadline(longest))
     }
 
-    /// What the extensions say about their start; `processes` as in [`Extension::summary`].
+    /// The summaries of the extensions; for `processes`, see [`Extension::summary`].
     pub fn summaries(&self, processes: Option<usize>) -> Vec<String> {
         self.extensions.iter().filter_map(|extension| extension.summary(processes)).collect()
     }
@@ -207,7 +208,7 @@ impl SessionRunner {
 
     fn follow_generation(&mut self) -> Result<()> {
         let acted = self.gate.tend_session(&self.session)?;
-        // Without threads, nothing was missed.
+        // A session without threads has missed nothing.
         if !acted && (self.begun || self.has_threads()) {
             self.gaps += 1;
         }
@@ -225,7 +226,7 @@ impl SessionRunner {
         failures
     }
 
-    /// Gives a request to the extension with its key; none: there is no such extension.
+    /// Gives a request to the extension with its key. Returns `None` if no extension has the key.
     pub fn reply(&mut self, process: u32, request: Value) -> Option<Result<Response>> {
         let losses = self.loss_reader();
         let mut context = SessionContext { gate: &mut self.gate, session: &self.session };
@@ -245,7 +246,8 @@ impl SessionRunner {
         Ok(page)
     }
 
-    /// Saves what must outlast the session. All extensions save; returns the first failure.
+    /// Saves what must outlast the session. All extensions save, even if one fails. Returns the
+    /// first failure.
     pub fn save(&mut self) -> Result<()> {
         let extensions = self.extensions.iter_mut();
         extensions.map(|extension| extension.save()).fold(Ok(()), Result::and)
@@ -258,7 +260,7 @@ impl SessionRunner {
 
     fn end(&mut self) -> Result<()> {
         self.ended = true;
-        // Another session may get the same number at once.
+        // As soon as the session has ended, another one may get its number.
         self.extensions.iter_mut().for_each(|extension| extension.leave());
         wait_for_followers(&mut self.gate, Some(self.session.index));
         self.gate.end_session(&self.session)?;
@@ -320,8 +322,8 @@ impl SessionRunner {
     }
 }
 
-/// Waits until other processes hold the links of the generation that this process loaded, before
-/// this process ends.
+/// Before this process ends, waits until other processes hold the links of the generation that it
+/// loaded.
 fn wait_for_followers(gate: &mut Gate, own: Option<u32>) {
     let began = now_ns();
     while gate.toggle().is_some()
@@ -377,7 +379,7 @@ mod tests {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
         let pages = fs::read_dir(folder).expect("the folder of the documentation");
         let pages = pages.map(|page| page.expect("an entry of the folder").path());
-        // Its losses are those of an example.
+        // The losses on this page are those of an example.
         let pages = pages.filter(|page| !page.ends_with("extending.md"));
         let texts = pages.filter_map(|page| fs::read_to_string(page).ok());
         let documented: BTreeSet<_> = texts.flat_map(|text| documented_losses(&text)).collect();

@@ -1,4 +1,5 @@
-//! Measures the toll of a call in this session: the gate is on and off alternately, in one run.
+//! Measures the toll of a call in this session, by turning the gate on and off alternately in one
+//! run.
 
 use std::sync::mpsc;
 use std::thread;
@@ -14,17 +15,17 @@ use stats::paired::{PairedArm, abba_order, quad_differences};
 
 use crate::report::Toll;
 
-/// The fewest quads whose range is an interval of more than 95 % for the median (sign test: 1 -
-/// 2/2^6).
+/// The fewest quads for which the range of the differences is an interval for the median with a
+/// confidence above 95 % (sign test: 1 - 2/2^6).
 const QUADS: usize = 6;
 /// Batches per block: their median is the block's time, so that an interrupt does not affect it.
 const BATCHES: usize = 9;
 const CALLS_PER_BATCH: u32 = 500;
 const CONFIDENCE: f64 = 0.95;
-/// Long enough to be switched out and in, after which the gate knows the thread.
+/// Long enough for the thread to be switched out and in. After that, the gate knows the thread.
 const SETTLE: Duration = Duration::from_micros(60);
 
-/// The limit of a batch: a plugin may take milliseconds for each call.
+/// The longest time of a batch, because a plugin may take milliseconds for each call.
 const MAX_BATCH_NS: u64 = 10_000_000;
 
 /// Median time of a getppid call in nanoseconds, over one block.
@@ -55,7 +56,8 @@ fn toll(times: &[f64], against: &str) -> Toll {
 }
 
 /// Measures with a thread that is gated like the session's threads. If this session is the only
-/// one, the gate is detached in between; after that, no session can join the gate.
+/// one, the gate is closed, so that no session can join it any more, and detached for the blocks
+/// without it.
 pub fn measure(gate: &mut Gate, own: &Session, options: &SessionOptions) -> Result<Toll> {
     let lock = Lock::take()?;
     if !gate.is_shared(own) && gate.toggle().is_some() {

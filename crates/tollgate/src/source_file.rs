@@ -47,7 +47,7 @@ impl SourceFile {
         };
         let bytes = read.with_context(|| format!("cannot read {name}"))?;
         if bytes.len() as u64 > MAX_FILE_BYTES {
-            bail!("{name} is larger than {} MiB, which no {what} is", MAX_FILE_BYTES >> 20);
+            bail!("{name} is larger than {} MiB, the size limit of a {what}", MAX_FILE_BYTES >> 20);
         }
         match String::from_utf8(bytes) {
             Ok(text) => Ok(Self::new(name, text)),
@@ -97,8 +97,8 @@ fn read_limited(input: impl io::Read) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads a file when no process has written to it for a moment: half of a file of rules may be
-/// valid as well.
+/// Reads a file when no process has written to it for a moment, because half of a file of rules may
+/// be valid, too.
 fn read_settled(path: &Path) -> io::Result<Vec<u8>> {
     let end = Instant::now() + MAX_WAIT;
     // One more attempt follows after the time limit, because this process may have slept for

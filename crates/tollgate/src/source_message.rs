@@ -6,7 +6,7 @@ use annotate_snippets::{Level, Renderer, Snippet};
 
 use crate::format::{is_terminal_control, printable};
 
-/// The length of a mark in characters; the lines of a longer one would be shown as a whole.
+/// The longest mark, in characters. The renderer would show all lines of a longer one.
 const MAX_MARK_LEN: usize = 80;
 
 /// A message about a range of a text.
@@ -51,8 +51,8 @@ impl SourceMessage<'_> {
     }
 }
 
-/// The text with the same length, but without characters that control the terminal, and without
-/// tabs, which would shift the mark below them.
+/// Replaces characters that control the terminal, and tabs, which would shift the mark below them.
+/// The text keeps its length.
 pub fn sanitized(text: &str) -> String {
     let one = |c: char| match c {
         '\n' => c,

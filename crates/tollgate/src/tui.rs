@@ -13,24 +13,24 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 
 /// How often the values are read again.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
-/// A delay of this length is not visible.
+/// How long to wait for another key. A delay of this length is not visible.
 const KEY_POLL: Duration = Duration::from_millis(50);
 
-/// The terminal is restored after a signal as well.
+/// Set by a signal. The terminal is restored before the process ends.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Calls `draw` at least once a second until q, Esc or Ctrl-C. Its second argument is true if a
-/// second has passed.
+/// Calls `draw` at least once a second until q, Esc or Ctrl-C. The second argument of `draw` is
+/// true if a second has passed.
 pub fn run_screen(draw: impl FnMut(&mut DefaultTerminal, bool) -> Result<()>) -> Result<()> {
     kernel::signals::on_interrupt(&INTERRUPTED)?;
-    // The same choice as in crossterm: `event` reads from this file.
+    // Crossterm's `event` reads from the same file.
     let other = if io::stdin().is_terminal() { None } else { Some(File::open("/dev/tty")?) };
     let keys = other.as_ref().map_or_else(|| io::stdin().as_raw_fd(), |file| file.as_raw_fd());
     let mut terminal = ratatui::init();
     let result = run(&mut terminal, keys, draw);
     if process::has_hung_up(keys) {
-        // There is no terminal to restore. To drop this value would print an error on stderr, which
-        // is gone with the terminal, and so panic.
+        // There is no terminal to restore. Dropping this value would print an error on stderr,
+        // which is gone with the terminal, and would therefore panic.
         std::mem::forget(terminal);
         return Ok(());
     }

@@ -7,8 +7,8 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context as _, Result};
 use kernel::watchdog::liveness_pipe;
 
-/// Starts a command of this program as a watchdog. Returns also the end of the liveness pipe that
-/// must stay open; the other end is the watchdog's standard input. `purpose` begins the message of
+/// Starts a command of this program as a watchdog. Also returns the end of the liveness pipe that
+/// must stay open. The other end is the watchdog's standard input. `purpose` begins the message of
 /// an error.
 pub fn spawn<'a>(
     arguments: impl IntoIterator<Item = &'a str>,
@@ -20,8 +20,8 @@ pub fn spawn<'a>(
         .args(arguments)
         .stdin(near)
         .stdout(stdout)
-        // It must not be in the terminal's foreground process group: a signal that ends Tollgate
-        // must not end its watchdog.
+        // The watchdog must not be in the terminal's foreground process group: a signal that ends
+        // Tollgate must not end the watchdog, too.
         .process_group(0)
         .spawn()
         .context(purpose)?;

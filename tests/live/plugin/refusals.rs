@@ -46,10 +46,10 @@ fn source_file_too_long() {
     let file = at_work.file("long", &(line.repeat(most - 1) + "on call { return 3; }\n"));
     assert_eq!(at_work.request(&format!("call {}", file.display())).success().text(), "3\n");
     load(&at_work, &line.repeat(most + 1))
-        .says("refused.ec is larger than 4 MiB, which no plugin is");
+        .says("refused.ec is larger than 4 MiB, the size limit of a plugin");
     at_work
         .request("load /dev/zero")
         .exits_with(125)
         .says("/dev/zero is larger than ")
-        .says("MiB, which no plugin is");
+        .says("MiB, the size limit of a plugin");
 }

@@ -248,7 +248,7 @@ fn invalid_limit_is_refused() {
     let services = start(&[("few", "tasks-max = 4")]);
     for (command, words) in [
         ("limit nobody --cpu-max 10%", "there is no service \"nobody\""),
-        ("limit few --over-limit few", "must be a service outside of it"),
+        ("limit few --over-limit few", "must be neither that service nor one below it"),
         ("limit root --cpu-max 10%", "root cannot have limits"),
     ] {
         services.client_job(command).finish().exits_with(125).says(words);

@@ -19,7 +19,7 @@ enum ExpectedArgument {
     ChangedBytes,
     /// An array of characters or a string.
     Text,
-    /// A whole variable, an array or a struct whose bytes the function uses.
+    /// An lvalue of any type whose bytes the function reads.
     Memory,
     ChangedMemory,
     Map,
@@ -277,7 +277,7 @@ impl Checker<'_> {
                         lvalue.span,
                         format!("expected an array of char, found type {}", lvalue.of),
                     );
-                    return self.error(problem.help("an array of char is to stand here"));
+                    return self.error(problem.help("write the name of an array of char here"));
                 }
                 Ok(Argument::Lvalue(lvalue))
             }

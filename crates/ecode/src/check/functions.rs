@@ -11,7 +11,8 @@ use crate::types::{LONG, Type};
 /// The kernel passes at most this number of arguments in registers (MAX_BPF_FUNC_REG_ARGS,
 /// include/linux/bpf.h).
 const MAX_PARAMETERS: usize = 5;
-/// The limit at one hook for all plugins together (PLUGINS_LINKED, bpf/wire/plugin.h).
+/// The most handlers that all plugins together can have at one hook (PLUGINS_LINKED,
+/// bpf/wire/plugin.h).
 const MAX_HANDLERS_PER_HOOK: usize = 8;
 /// Each handler is compiled, verified and loaded separately. The limit keeps the time to load a
 /// plugin within milliseconds.
@@ -171,7 +172,7 @@ impl Checker<'_> {
             .iter()
             .zip(&current.is_used)
             .skip(parameters.len() + fields.len())
-            // The faulty statements may be those that use the variable.
+            // A faulty statement may be the one that uses the variable.
             .filter(|(_, is_used)| !**is_used && !is_faulty)
         {
             if !local.name.starts_with('_') {

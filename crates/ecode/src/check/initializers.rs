@@ -1,4 +1,5 @@
-//! Checks initializers: those of global variables become bytes, those of local ones assignments.
+//! Checks initializers. Those of global variables become bytes, and those of local variables become
+//! assignments.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -35,7 +36,7 @@ enum AccessStep {
 /// The values of the initializer of one variable.
 #[derive(Default)]
 struct InitializerParts<'a> {
-    /// By offset and size; each with its number in the order of the text.
+    /// The values by offset and size, each with its number in the order of the text.
     all: BTreeMap<(u64, u64), (usize, InitializerPart<'a>)>,
     next: usize,
 }

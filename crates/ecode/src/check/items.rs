@@ -288,7 +288,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Declares global variables or the static ones of a function.
+    /// Declares global variables or the static variables of a function.
     pub(super) fn globals(&mut self, declaration: &ast::Declaration, within: Option<&str>) {
         let base = self.resolve_value(&declaration.type_name, "a variable").ok();
         for declarator in &declaration.declarators {

@@ -8,7 +8,8 @@ use crate::hooks::{HookSpec, ReturnPolicy};
 use crate::typed::{Expression, ExpressionKind, Lvalue, LvalueKind, Operator};
 use crate::types::{Integer, Type};
 
-/// Whether an expression has no parentheses of its own, which would begin before its first operand.
+/// Whether an expression has no parentheses around it. Such parentheses would begin before its
+/// first operand.
 fn is_bare(written: &ast::Expression, first: &ast::Expression) -> bool {
     written.span.start == first.span.start
 }
@@ -103,7 +104,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Operators whose precedence is often mistaken, as in gcc.
+    /// Warns about operators whose precedence is often mistaken, as gcc does.
     pub(super) fn lint_precedence(
         &mut self,
         operator: Operator,
@@ -140,7 +141,7 @@ impl Checker<'_> {
         }
     }
 
-    /// `a || b && c`
+    /// Warns about `a || b && c`.
     pub(super) fn lint_and_in_or(&mut self, is_and: bool, operands: [&ast::Expression; 2]) {
         let is_bare_and = |operand: &&ast::Expression| match &operand.kind {
             Written::Logical { is_and: true, left, .. } => is_bare(operand, left),
@@ -159,8 +160,8 @@ impl Checker<'_> {
         self.warn(problem.help("add parentheses to show what belongs together"));
     }
 
-    /// A comparison that is true for all numbers of a type, or for none. Only number literals
-    /// count, because a user may want to give a named constant another value.
+    /// Warns about a comparison that is true for all numbers of a type, or for none. Only number
+    /// literals count, because a user may want to give a named constant another value.
     pub(super) fn lint_constant_comparison(
         &mut self,
         operator: Operator,
@@ -203,7 +204,8 @@ impl Checker<'_> {
         }
     }
 
-    /// An overflow of signed constants is seldom intended, although it is defined.
+    /// Warns about an overflow of signed constants, which is seldom intended, although it is
+    /// defined.
     pub(super) fn lint_overflow(
         &mut self,
         operator: Operator,
@@ -235,7 +237,7 @@ impl Checker<'_> {
         }
     }
 
-    /// A shift of a value or an lvalue by at least its number of bits.
+    /// Warns about a shift of a value or an lvalue by at least its number of bits.
     pub(super) fn lint_shift_width(
         &mut self,
         operator: Operator,
@@ -262,8 +264,8 @@ impl Checker<'_> {
         }
     }
 
-    /// `if (a);`, and `while (a);` before a block. Without the block, the condition of a loop may
-    /// be all that is intended.
+    /// Warns about `if (a);`, and about `while (a);` before a block. Without the block, the
+    /// condition of a loop may be all that is intended.
     pub(super) fn lint_empty_body(&mut self, statements: &[ast::Statement]) {
         for (at, statement) in statements.iter().enumerate() {
             let is_before_block = statements
@@ -283,7 +285,7 @@ impl Checker<'_> {
         }
     }
 
-    /// A return value that tries to deny something at a hook that only observes.
+    /// Warns about a return value that tries to deny something at a hook that only observes.
     pub(super) fn lint_ignored_return(&mut self, value: &Expression) {
         let only_observes = |spec: &HookSpec| {
             matches!(spec.return_policy, ReturnPolicy::Chained { stops: None, .. })
@@ -300,7 +302,7 @@ impl Checker<'_> {
         }
     }
 
-    /// A function with a result that may end without `return`.
+    /// Warns about a function with a result if it may end without `return`.
     pub(super) fn lint_missing_return(
         &mut self,
         name: &ast::Ident,

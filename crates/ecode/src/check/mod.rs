@@ -65,8 +65,7 @@ struct Checker<'a> {
 }
 
 /// The note on an unknown name that the program declares later.
-const BELOW: &str =
-    "it is declared only here: move it, or a prototype of the function, before its first use";
+const BELOW: &str = "it is declared only here: declare it before its first use";
 
 /// The names of this kind that an item declares.
 fn names_of<'a>(item: &'a ast::Item, what: &str) -> Vec<&'a ast::Ident> {
@@ -137,7 +136,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Whether there are so many errors that others are probably consequences of these.
+    /// Whether there are so many errors that further ones would probably be their consequences.
     fn is_error_limit_reached(&self) -> bool {
         self.error_count() >= MAX_DIAGNOSTICS
     }
@@ -177,7 +176,7 @@ impl Checker<'_> {
             .map(|name| name.span.clone())
     }
 
-    /// Reports an unknown name, with its later declaration or the known names.
+    /// Reports an unknown name, with its later declaration or a similar known name.
     fn unknown<T>(&mut self, what: &str, name: &ast::Ident, known: &[String]) -> Checked<T> {
         let problem =
             Diagnostic::error(name.span.clone(), format!("there is no {what} `{}`", name.text));

@@ -8,7 +8,7 @@ use crate::liveness::RegisterSet;
 use crate::outline::SharedRegisters;
 use crate::regalloc::{LAST_CALLEE_SAVED, StorageLocation};
 
-/// The register for values that have none of their own.
+/// The register for values that have no register of their own.
 pub(super) const SCRATCH: u8 = 0;
 /// The register for addresses.
 pub(super) const ADDRESS: u8 = 1;
@@ -62,7 +62,7 @@ pub(super) struct Emitter<'a> {
     pub(super) is_handler: bool,
     pub(super) shared: &'a SharedRegisters,
     pub(super) has_loops: bool,
-    /// The register for a second operand that has none of its own.
+    /// The register for a second operand that has no register of its own.
     pub(super) second: u8,
     pub(super) locations: Vec<StorageLocation>,
     /// The registers that are live at the beginning of each block.
@@ -185,9 +185,9 @@ impl Emitter<'_> {
         }
     }
 
-    /// Stores a result, and widens it if it is carried to the next iteration of a loop: it may
-    /// differ in each iteration, and some kernels verify a loop body only once. These must not
-    /// assume the value of the first iteration.
+    /// Stores a result. Widens it if it is carried to the next iteration of a loop, because it may
+    /// differ in each iteration: kernels that verify a loop body only once must not assume the
+    /// value of the first iteration.
     pub(super) fn store_result(&mut self, to: Register, from: u8) {
         if self.shared.is_loop_carried(to) {
             self.widen(from, Width::W64);

@@ -1,5 +1,5 @@
 //! Keeps the verifier from distinguishing more states than necessary. If it knows more on one path
-//! than on another, it verifies the code after them once for each path
+//! than on another, it verifies the code that follows once for each path
 //! (docs/decisions/0006-plugin.md).
 
 use std::ops::Range;
@@ -79,14 +79,15 @@ impl Emitter<'_> {
     /// Gives dead locations the same content on all paths to the next iteration of a loop, because
     /// the verifier compares everything.
     pub(super) fn equalize_iteration(&mut self, head: usize, end: usize) {
-        // An iteration does not change other locations, so they are as before the first one.
+        // An iteration does not change other locations, so these are as before the first iteration.
         let mut left = self.dead_locations(if head < end { head..end } else { 0..end });
         left.extend([SCRATCH, ADDRESS, self.second].map(StorageLocation::Register));
         self.equalize(head, left);
     }
 
-    /// Does the same at join points in a loop: otherwise an iteration has as many states as paths.
-    /// Registers are left out, because they are few and soon overwritten.
+    /// Gives dead frame slots the same content at join points in a loop. Otherwise an iteration
+    /// would have as many states as paths. Registers are left out, because they are few and soon
+    /// overwritten.
     pub(super) fn equalize_join(&mut self, block: usize) {
         if let Some(dominator) = self.joins[block]
             && self.function.blocks[block].innermost_loop.is_some()
@@ -126,9 +127,9 @@ impl Emitter<'_> {
         }
     }
 
-    /// Stops the verifier from tracking a stack word, by writing a byte at another offset than its
-    /// start (`check_stack_write_fixed_off`, kernel/bpf/verifier.c). If the verifier tracked a word
-    /// on some paths only, no two iterations of a loop would be equal to it (`stacksafe`).
+    /// Stops the verifier from tracking a stack word, by writing only the last byte of the word
+    /// (`check_stack_write_fixed_off`, kernel/bpf/verifier.c). If the verifier tracked a word on
+    /// some paths only, it would find no two iterations of a loop equal (`stacksafe`).
     pub(super) fn scrub(&mut self, base: u8, word: i16) {
         let last = word + i16::from(WORD) - 1;
         self.push(Instruction::load(SCRATCH, base, last, 1));

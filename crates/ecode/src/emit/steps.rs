@@ -129,7 +129,8 @@ impl Emitter<'_> {
         }
     }
 
-    /// Calls the next plugin of the chain, if one exists. Registers are lost.
+    /// Calls the next plugin of the chain, if one exists. This overwrites the registers that calls
+    /// do not preserve.
     fn next(&mut self) {
         const SLOTS: u8 = 2;
         const NUMBER: u8 = 3;

@@ -17,8 +17,9 @@ impl Emitter<'_> {
         }
     }
 
-    /// Emits only one jump if either block comes next. In loops the exit must come next, because
-    /// the verifier follows the next instruction before the jump target and must leave a loop first
+    /// Emits only one jump if either block comes next. In a loop, this is done only if `no` comes
+    /// next: the verifier follows the next instruction before the jump target, and if `yes` came
+    /// next, it would start another iteration before it has left the loop
     /// (docs/decisions/0006-plugin.md).
     fn emit_branch(
         &mut self,

@@ -182,8 +182,8 @@ impl Lowerer<'_> {
         self.step(Inst::Helper { to: None, number: PROBE_READ_USER, arguments: zeros });
         let text = arguments(address);
         self.step(Inst::Helper { to: Some(result), number: PROBE_READ_USER_STR, arguments: text });
-        // Subtract the NUL from a positive result. A failure, which is negative, does not count a
-        // NUL, and Linux 6.12 does not count the NUL of an empty text.
+        // Subtract the NUL from a positive result only. A negative result is a failure, which
+        // counts no NUL, and Linux 6.12 does not count the NUL of an empty text.
         let negative =
             self.operate(Operator::Subtract, U64, Value::Constant(0), Value::Register(result));
         let has_nul = self.operate(Operator::ShiftRight, U64, negative, Value::Constant(63));

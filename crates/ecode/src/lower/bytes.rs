@@ -107,7 +107,7 @@ impl Lowerer<'_> {
         self.unit(bytes, BYTE, number, outside)
     }
 
-    /// Does the same for a byte or a word.
+    /// Loads the byte or word with this number, or jumps to `outside` if there are fewer.
     fn unit(&mut self, bytes: ByteSource, unit: u8, number: Register, outside: BlockId) -> Value {
         let (address, index, length) = match bytes {
             ByteSource::At { address, length } => (address, number, length),
@@ -165,7 +165,7 @@ impl Lowerer<'_> {
         Address { index: Some(index), ..address }
     }
 
-    /// Emits a loop that counts from 0 until the body jumps to the block that it is given. Code
+    /// Emits a loop that counts from 0 until the body jumps to the block that is passed to it. Code
     /// after the loop continues in that block.
     fn counting_loop(
         &mut self,

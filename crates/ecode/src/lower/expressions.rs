@@ -132,8 +132,8 @@ impl Lowerer<'_> {
         use Operator::{Add, And, Divide, Multiply, Or, Remainder, ShiftLeft, ShiftRight, Xor};
         let zero = Value::Constant(0);
         match operator {
-            // The checker does not reject every such division, for example after a comma. The
-            // verifier would.
+            // The checker does not find every division by 0, for example one after a comma. The
+            // verifier would reject it.
             Divide if right == zero => return zero,
             Remainder if right == zero => return left,
             // The left operand is, for example, the 0 of an lvalue that does not exist.
@@ -321,7 +321,7 @@ impl Lowerer<'_> {
         let found = self.lower_lvalue(lvalue, false)?;
         self.read(to, found.address, &lvalue.of);
         self.merge_absent(found, |lowerer| {
-            // Load a 0 of which the verifier knows only as much as of an existing value.
+            // Load a 0 about which the verifier knows no more than about an existing value.
             lowerer.read(to, Address::of(AddressBase::Control(ZERO)), &lvalue.of);
             Ok(())
         })?;

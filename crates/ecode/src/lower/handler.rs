@@ -19,8 +19,8 @@ const MAX_PACKET_BYTES: i64 = 0xffff;
 /// MAX_ERRNO, include/linux/err.h
 const MAX_ERRNO: i64 = 4095;
 
-/// The variants that are needed. If all have the same sources for the fields that are read, and the
-/// last one is unconditional, that one is enough.
+/// The variants that are needed. The last one is enough if it is unconditional and all variants
+/// have the same sources for the fields that are read.
 fn needed<'a>(variants: &'a [HookVariant], is_read: &[bool]) -> &'a [HookVariant] {
     let Some((last, others)) = variants.split_last() else { return variants };
     let read = |variant: &'a HookVariant| {
@@ -41,7 +41,7 @@ impl Lowerer<'_> {
         let stop = stops.map(|stop| (stop, self.register()));
         self.handler_exit = Some(HandlerExit { block, default_return: goes_on, stop });
         let body = self.new_block();
-        // Load the value that the first conditions of the variants test only once.
+        // Load only once the value that the first condition of each variant tests.
         let mut loaded: Option<(&FieldCondition, Value)> = None;
         for variant in needed(&hook_program.variants, &handler.is_read) {
             let next = self.new_block();

@@ -70,8 +70,8 @@ pub(super) struct HandlerExit {
     pub(super) stop: Option<(DenyReturn, Register)>,
 }
 
-/// More blocks and registers than fit into a program. The memory for liveness is proportional to
-/// their product.
+/// Limits above the numbers of blocks and registers that fit into a program. The memory for
+/// liveness is proportional to their product.
 pub(super) const MAX_BLOCKS: usize = 30_000;
 pub(super) const MAX_REGISTERS: usize = 60_000;
 

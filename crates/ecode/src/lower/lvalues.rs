@@ -312,7 +312,8 @@ impl Lowerer<'_> {
         }
     }
 
-    /// A frame slot for any struct of this function that is not in use for another copy.
+    /// A frame slot that is large enough for any struct of this function and not in use for another
+    /// copy.
     fn struct_scratch(&mut self) -> Address {
         if self.copies_held == self.copies.len() {
             let at = self.frame(self.uses.struct_bytes);

@@ -25,7 +25,8 @@ impl Lowerer<'_> {
         let directives: Vec<_> = directives(format).collect();
         let is_text = |at: &usize| directives[*at] == b's';
         let all = 0..values.len();
-        // Evaluate all numbers before the record is begun, because that may write another record.
+        // Evaluate all numbers before the record is begun, because evaluating them may write
+        // another record.
         let mut numbers = Vec::new();
         for at in all.clone().filter(|at| !is_text(at)) {
             let Argument::Value(value) = &values[at] else {

@@ -234,7 +234,8 @@ impl Lowerer<'_> {
             ExpressionKind::Assign(lvalue, value) if expression.ty.is_struct() => {
                 self.copy_struct(lvalue, value).map(drop)
             }
-            // Not a number: it may be shorter than one and at the end of readable memory.
+            // Do not load the value as a number: it may be shorter than a number and at the end of
+            // readable memory.
             _ if matches!(expression.ty, Type::Struct(_) | Type::Array(..)) => {
                 self.lower_unused(expression)
             }
@@ -245,7 +246,7 @@ impl Lowerer<'_> {
         }
     }
 
-    /// Adds atomically, so that no count of two processors is lost.
+    /// Adds atomically, so that no addition is lost if two processors add at the same time.
     fn atomic_add(&mut self, lvalue: &Lvalue, is_less: bool, by: &Expression) -> Lowered<()> {
         let of = number(&lvalue.of);
         let by_type = number(&by.ty);

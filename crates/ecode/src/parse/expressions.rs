@@ -167,7 +167,7 @@ impl Parser<'_> {
         self.postfix()
     }
 
-    /// `(uint64_t) x`
+    /// Whether a cast to a type of C follows, such as `(uint64_t) x`.
     fn is_cast_of_c(&self) -> bool {
         let begins = |kind: &TokenKind| {
             matches!(

@@ -40,8 +40,8 @@ impl Parser<'_> {
         ) || self.is_type_of_c(ahead)
     }
 
-    /// Whether a type of C begins there. C's type names are ordinary names in E-code, so they are
-    /// types only if another name follows.
+    /// Whether a type of C begins this number of tokens ahead. C's type names are ordinary names in
+    /// E-code, so they are types only if another name follows.
     fn is_type_of_c(&self, ahead: usize) -> bool {
         self.is_of_c(self.ahead(ahead)) && matches!(self.ahead(ahead + 1), TokenKind::Name(_))
     }
@@ -143,7 +143,7 @@ impl Parser<'_> {
         if bits == 0 || signed + unsigned > 1 {
             let problem = Diagnostic::error(self.since(from), "these words do not form a type");
             return self.fault(
-                problem.help("integers are char, short, int and long, each of them also unsigned"),
+                problem.help("integers are char, short, int and long, and each can be unsigned"),
             );
         }
         Ok(BaseType::Integer { bits, is_signed: unsigned == 0 })
@@ -218,9 +218,12 @@ impl Parser<'_> {
             if is_inner && first.is_none() {
                 let problem = Diagnostic::error(
                     from,
-                    "this needs a designator, because the one before it names a part of a part",
+                    "this needs a designator, because the previous one names a part of a member or \
+                    element",
                 );
-                return self.fault(problem.help("in C it would go into the same part, after it"));
+                return self.fault(problem.help(
+                    "in C, this value would go to the next part of the same member or element",
+                ));
             }
             is_inner = designators.len() > 0;
             let value = self.initializer()?;
@@ -236,8 +239,8 @@ impl Parser<'_> {
         Ok(Initializer::List(list, self.since(&opened)))
     }
 
-    /// Skips a faulty initializer up to and including its closing brace, which would otherwise be
-    /// taken for that of a block, or up to the `;` if the brace is missing.
+    /// Skips a faulty initializer up to and including its closing brace, or up to the `;` if the
+    /// brace is missing. A brace that is not skipped would be taken for the end of a block.
     fn skip_braces(&mut self) {
         let mut open = 0_usize;
         loop {
@@ -416,7 +419,7 @@ impl Parser<'_> {
         }
         self.close("}", &opened)?;
         if let (TokenKind::Name(_), Some(name)) = (self.kind(), &name) {
-            let help = format!("declare variables of it by themselves: `enum {} …;`", name.text);
+            let help = format!("declare its variables separately: `enum {} …;`", name.text);
             let problem = self.missing(";", "this enum").help(help);
             return self.fault(problem);
         }
@@ -434,7 +437,7 @@ impl Parser<'_> {
         self.expect(">", "the type of the values")?;
         let name = self.name("a map")?;
         let opened = self.span();
-        self.expect("[", "the name of a map, which its number of entries must follow")?;
+        self.expect("[", "the name of a map (its number of entries belongs there)")?;
         let length = self.conditional()?;
         self.close("]", &opened)?;
         self.expect(";", "this map")?;

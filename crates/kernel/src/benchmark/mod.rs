@@ -25,7 +25,7 @@ pub struct Benchmark {
 
 impl Benchmark {
     /// Opens the files and starts the threads that the benchmark needs. Returns the function that
-    /// does its units.
+    /// runs its units.
     ///
     /// # Panics
     /// If the system refuses one of them.
@@ -33,8 +33,8 @@ impl Benchmark {
         (self.prepare)()
     }
 
-    /// The work in a unit that the benchmark is not about: the time of as many units of this is to
-    /// be subtracted. `None` if there is none.
+    /// The part of a unit's work that the benchmark is not about. The time of as many units of this
+    /// function is to be subtracted. `None` if there is no such part.
     pub fn subtrahend(&self) -> Option<BenchmarkFn> {
         self.subtrahend.map(|prepare| prepare())
     }

@@ -103,7 +103,7 @@ pub fn fork_exec_sh() -> BenchmarkFn {
     let program = memory_file(c"tollgate-exits", &EXITS);
     let path = CString::new(format!("/proc/self/fd/{}", program.as_raw_fd())).expect("no NUL");
     children(move || {
-        // The descriptor, which the path names, is open as long as this closure lives.
+        // The closure owns the descriptor that the path names, so that it stays open.
         let _ = &program;
         let arguments = [c"sh".as_ptr(), c"-c".as_ptr(), path.as_ptr(), std::ptr::null()];
         // SAFETY: strings that live as long as this closure, in a NULL-terminated array.

@@ -46,7 +46,7 @@ const OURS: u32 = 0;
 const THEIRS: u32 = 1;
 const OVER: u32 = 2;
 
-/// Sleeps until it is the turn of `whose`, or until the work is done. Returns which of them it was.
+/// Sleeps until it is the turn of `whose`, or until the work is over. Returns `whose` or `OVER`.
 fn wait_for(turn: &AtomicU32, whose: u32) -> u32 {
     loop {
         let now = turn.load(Ordering::Acquire);

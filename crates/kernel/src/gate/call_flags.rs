@@ -1,11 +1,11 @@
-//! What the gate has to know of each call. One table has the calls of all ABIs by their index, and
-//! is filled by their names.
+//! The properties of calls that the gate needs. One table has the calls of all ABIs by their index.
+//! It is filled by the names of calls.
 
 use calls::Abi;
 
 use crate::wire;
 
-/// Bits of each call, by call index: of [`wire::call_flag`], or of [`wire::guard_precall`].
+/// The bits of each call ([`wire::call_flag`] or [`wire::guard_precall`]), by call index.
 pub type CallFlags = [u32; wire::CALL_INDICES as usize];
 
 const FLAGS: [(u32, &[&str]); 8] = [

@@ -1,4 +1,4 @@
-//! Loading one generation of the gate, and attaching it.
+//! Loads one generation of the gate, and attaches it.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -12,19 +12,21 @@ use zerocopy::IntoBytes as _;
 use super::call_flags::call_flags;
 use super::maps::{LazyMaps, LinkIds, MapIds, Maps, SHARED};
 use crate::cpus;
-use crate::enforcement::{self, Enforcement, PREFIX};
 use crate::error::{ErrorContext, Result};
 use crate::gate_programs::{GateProgram, Requirement};
-use crate::scope_name;
+use crate::identity_name;
+use crate::mounts::cgroup2_root;
+use crate::precall::{PREFIX, PrecallHooks};
 use crate::skeletons::gate::{GateSkel, GateSkelBuilder, OpenGateSkel};
 use crate::symbols::KernelSymbols;
 use crate::wire;
 
-/// Kernel memory for counters over all processors, unless `CELLS_MIN` cells need more.
+/// The kernel memory for the counters of all processors together, unless `CELLS_MIN` cells need
+/// more.
 const CELL_BYTES: usize = 32 << 20;
-/// There are at least so many cells. A program makes some dozens of different calls.
+/// There are at least this many cells. A program makes some dozens of different calls.
 const CELLS_MIN: usize = 256;
-/// At most so many cells are reserved for the sessions' base rows, so that every call is counted
+/// At most this many cells are reserved for the sessions' base rows, so that every call is counted
 /// there, even if many rows use up all other cells.
 const CELLS_RESERVED: u32 = 512;
 
@@ -33,7 +35,7 @@ pub struct LoadedGate {
     skeleton: GateSkel<'static>,
     programs: Vec<&'static GateProgram>,
     links: Vec<Link>,
-    enforcement: Enforcement,
+    precall: PrecallHooks,
     /// Links of the programs that hold calls before they take effect.
     precall_links: Vec<Link>,
     /// Where the root of cgroup v2 is mounted, if programs are attached to it.
@@ -52,7 +54,8 @@ pub fn unreserved_cells() -> u32 {
 }
 
 fn open(enabled: u32, lazy: &[&LazyMaps]) -> Result<OpenGateSkel<'static>> {
-    // A skeleton borrows its object. A process loads only a few, so they are never freed.
+    // A skeleton borrows its object. The objects are never freed, because a process loads only a
+    // few.
     let object = Box::leak(Box::new(MaybeUninit::uninit()));
     let mut skeleton =
         GateSkelBuilder::default().open(object).doing("opening the gate's object")?;
@@ -73,7 +76,7 @@ fn configure(skeleton: &mut OpenGateSkel<'static>, enabled: u32, generation: u32
     config.unreserved_cells = unreserved_cells();
     config.call_flags = call_flags();
     config.small_buckets = stats::histogram::SMALL;
-    for (entry, known) in config.interpreters.iter_mut().zip(scope_name::interpreters()) {
+    for (entry, known) in config.interpreters.iter_mut().zip(identity_name::interpreters()) {
         (entry.name, entry.code, entry.value) = (known.name, known.code, known.value);
     }
 }
@@ -84,7 +87,8 @@ fn lowest_two_bits(mask: u8) -> [u8; wire::ARG_NAMES as usize] {
         .map(|mask| (mask.trailing_zeros() as u8).min(wire::CALL_ARGS as u8))
 }
 
-/// Makes an object use the maps of a gate with `enabled`, except lazy maps that are not made yet.
+/// Makes an object use the maps of a gate with `enabled` (bits of [`wire::gate_mask`]), except the
+/// lazy maps that this gate does not have yet.
 pub fn reuse(object: &mut OpenObject, maps: &Maps, enabled: u32, lazy: &[&LazyMaps]) -> Result<()> {
     for mut map in object.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
@@ -96,18 +100,18 @@ pub fn reuse(object: &mut OpenObject, maps: &Maps, enabled: u32, lazy: &[&LazyMa
     Ok(())
 }
 
-/// The programs of a gate with these extensions, and where the root of cgroup v2 is mounted, if
-/// some of them need it. If it is not mounted, these are left out.
+/// The programs of a gate with these extensions, and the mount point of the root of cgroup v2, if
+/// some programs need it. If the root is not mounted, those programs are left out.
 fn programs_here(enabled: u32) -> (Vec<&'static GateProgram>, Option<String>) {
     let needs_cgroup2 = |program: &GateProgram| program.needs == Requirement::Cgroup2;
     let mut programs: Vec<_> = GateProgram::used(enabled).collect();
     let is_needed = programs.iter().any(|program| needs_cgroup2(program));
-    let root = is_needed.then(enforcement::cgroup2_root).flatten();
+    let root = is_needed.then(cgroup2_root).flatten();
     programs.retain(|program| !needs_cgroup2(program) || root.is_some());
     (programs, root)
 }
 
-/// A program of the gate by its name without the prefix.
+/// Finds a program of the gate by its name without the prefix.
 ///
 /// # Panics
 /// If there is none.
@@ -118,9 +122,9 @@ fn find<'a>(gate: &'a Object, name: &str) -> ProgramMut<'a> {
 }
 
 impl LoadedGate {
-    /// Loads a generation with `enabled` (bits of [`wire::gate_mask`]). `previous` has the maps and
-    /// the bits of the generation whose maps it uses; without it, new maps are made. Nothing is
-    /// attached yet.
+    /// Loads a generation with `enabled` (bits of [`wire::gate_mask`]). It uses the maps of the
+    /// generation in `previous`, which has the bits of that generation as well. Without `previous`,
+    /// new maps are made. Nothing is attached yet.
     pub fn new(
         previous: Option<(&Maps, u32)>,
         enabled: u32,
@@ -133,18 +137,18 @@ impl LoadedGate {
             reuse(skeleton.open_object_mut(), maps, enabled, lazy)?;
         }
         let (programs, cgroup2_root) = programs_here(enabled);
-        let enforcement = Enforcement::new(enabled);
+        let precall = PrecallHooks::new(enabled);
         let config =
             &mut skeleton.maps.rodata_data.as_deref_mut().expect("the gate has constants").config;
-        for (flags, precall) in config.call_flags.iter_mut().zip(enforcement.precall_table()) {
-            *flags |= precall;
+        for (flags, held) in config.call_flags.iter_mut().zip(precall.precall_table()) {
+            *flags |= held;
         }
         if enabled & (wire::LENS_SITES | wire::LENS_SLOW) != 0 {
             let symbols = KernelSymbols::get();
             config.sched_text_start = symbols.address("__sched_text_start").unwrap_or(0);
             config.sched_text_end = symbols.address("__sched_text_end").unwrap_or(0);
         }
-        let hooks = enforcement.hooks();
+        let hooks = precall.hooks();
         for mut program in skeleton.open_object_mut().progs_mut() {
             let name = program.name().to_string_lossy();
             let name = name.strip_prefix(PREFIX).unwrap_or_default();
@@ -156,7 +160,7 @@ impl LoadedGate {
             skeleton,
             programs,
             links: Vec::new(),
-            enforcement,
+            precall,
             precall_links: Vec::new(),
             cgroup2_root,
         };
@@ -177,7 +181,8 @@ impl LoadedGate {
         Ok(ids)
     }
 
-    /// Stores which arguments are descriptors and paths, for all calls by one system call.
+    /// Stores which arguments of calls are descriptors and paths. One system call does this for all
+    /// calls.
     fn load_argument_kinds(&self) -> Result<()> {
         let (mut keys, mut values, mut count) = (Vec::new(), Vec::new(), 0);
         for abi in calls::Abi::ALL {
@@ -194,11 +199,11 @@ impl LoadedGate {
             .doing("storing the kinds of the calls' arguments")
     }
 
-    /// Attaches its programs, context switches first, because the gate must know the running tasks
-    /// before it sees a call. Returns the links' IDs; 0 is for links that it does not have.
+    /// Attaches the programs, the one for context switches first, because the gate must know the
+    /// running tasks before it sees a call. Returns the IDs of the links. Unused entries are 0.
     pub fn attach(&mut self) -> Result<LinkIds> {
         if self.precall_links.is_empty() {
-            self.precall_links = self.enforcement.attach(self.skeleton.object())?;
+            self.precall_links = self.precall.attach(self.skeleton.object())?;
         }
         let root = match &self.cgroup2_root {
             Some(path) => Some(File::open(path).doing(format!("open {path}"))?),
@@ -258,8 +263,8 @@ impl IteratorKind {
 }
 
 impl Iterators {
-    /// Loads only the programs in `kinds`. The kernel verifies each of them, but its types are
-    /// resolved only once for all.
+    /// Loads only the programs in `kinds`. The kernel verifies each program, but the kernel's types
+    /// are resolved only once for all programs.
     pub fn new(
         maps: &Maps,
         enabled: u32,

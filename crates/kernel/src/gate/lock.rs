@@ -51,8 +51,8 @@ impl Lock {
         }
     }
 
-    /// As [`Lock::take`], but passes the lock's path to `notice` if another process holds it for
-    /// longer than `patience`.
+    /// As [`Lock::take`], but passes the lock's path to `notice` if another process holds the lock
+    /// for longer than `patience`.
     pub fn take_with_notice(patience: Duration, notice: impl FnOnce(&Path)) -> Result<Self> {
         let end = Instant::now() + patience;
         while Instant::now() < end {

@@ -1,5 +1,5 @@
-//! The gate's maps and links. Every process except the one that loaded them opens them by their
-//! IDs, which are in the header.
+//! The gate's maps and links. A process that joins the gate opens them by their IDs, which are in
+//! the header.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
@@ -19,7 +19,8 @@ pub const SHARED: &[&str] = &include!(concat!(env!("OUT_DIR"), "/shared_maps.rs"
 
 const _: () = assert!(SHARED.len() <= wire::GATE_MAPS as usize);
 
-/// Maps of an extension that are made when it is first enabled, because they need some MiB.
+/// Maps of an extension that are made when the extension is first enabled, because they need some
+/// MiB.
 pub struct LazyMaps {
     /// A map belongs to these if its name begins with one of the prefixes.
     pub prefixes: &'static [&'static str],

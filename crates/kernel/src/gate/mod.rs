@@ -1,9 +1,10 @@
 //! The gate in the kernel: loaded by the first Tollgate process, joined by others, gone with the
 //! last.
 //!
-//! Nothing is pinned. The programs stay attached as long as a process holds their links, so a
-//! Tollgate that is killed leaves nothing behind. A process finds an existing gate by its header
-//! map, whose entries name the other maps and the links (docs/decisions/0001-gate.md).
+//! Programs and links are not pinned. The programs stay attached as long as a process holds their
+//! links, so a Tollgate that is killed leaves no program behind. A process finds an existing gate
+//! by its header map, whose entries name the other maps and the links
+//! (docs/decisions/0001-gate.md).
 
 mod call_flags;
 mod load;
@@ -50,7 +51,7 @@ pub struct Gate {
     pub(crate) header: MappedArray<wire::gate_header>,
     /// By thread slot. Slot 0 belongs to no thread.
     pub(crate) threads: MappedArray<wire::thread_state>,
-    /// By thread slot: the guard's part of the threads' states that normal calls do not need.
+    /// By thread slot: the part of the guard's state of a thread that normal calls do not need.
     pub(crate) guard_threads: MappedArray<wire::guard_cold>,
     /// By session number. No session has number 0.
     pub sessions: MappedArray<wire::session>,
@@ -68,14 +69,14 @@ pub struct Gate {
     foreign_links: Vec<OwnedFd>,
     /// The generation whose links this process holds.
     active: ActiveGeneration,
-    /// The header's count at the latest poll.
+    /// The header's count of rollbacks at the latest poll.
     rollbacks: u32,
-    /// The number of successive polls that found the active generation gone, while another process
-    /// had a later generation than this one and was to roll back to it.
+    /// How many successive polls have found the active generation gone, while another process held
+    /// a later generation than this process and had to roll back to it.
     missed_polls: u32,
-    /// The present gap was reported. Its end is then not reported again.
+    /// Whether the present gap was reported. If so, its end is not reported again.
     gap_reported: bool,
-    /// The plugins of each thread are to be assigned once more, at the next poll.
+    /// Whether the plugins of each thread are to be assigned once more, at the next poll.
     pub(crate) reassigns_plugins: bool,
 }
 
@@ -98,8 +99,8 @@ impl ActiveGeneration {
 }
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// Another process that polls a few times a second has rolled back before this one has missed so
-/// many polls.
+/// By the time this process has missed this many polls, another one that polls a few times a second
+/// would have rolled back.
 const MAX_MISSED_POLLS: u32 = 20;
 
 impl Gate {
@@ -232,8 +233,8 @@ impl Gate {
     fn activate(&mut self, mut loaded: LoadedGate, enabled: u32, generation: u32) -> Result<()> {
         let link_ids = loaded.attach()?;
         if self.header.read(0).generation != 0 {
-            // A hook that began before the attachment runs only the older programs. They must
-            // still be active for it.
+            // A pass through a hook that began before the attachment runs only the older programs.
+            // Their generation must stay active until that pass ends.
             cpus::wait_for_all();
         }
         self.active =
@@ -244,7 +245,7 @@ impl Gate {
         Ok(())
     }
 
-    /// Makes the generation active that this process holds.
+    /// Activates the generation that this process holds.
     fn publish_active(&self) {
         // The gate changes counters in the header meanwhile, by atomic operations. So the header is
         // not written as a whole. These fields are written only by the process that has the lock.
@@ -258,8 +259,8 @@ impl Gate {
     /// active generation died before others could follow, an older generation becomes active again.
     /// Returns `false` once for each gap, that is, a time in which no generation was active.
     pub fn tend(&mut self) -> Result<bool> {
-        // The first try takes no lock. A process that loads a gate has the lock for some time, and
-        // the holder of the active generation may end meanwhile.
+        // The first try takes no lock. A process that loads a generation has the lock for some
+        // time, and in that time the holder of the active generation may end.
         if !self.follow_active() {
             let _lock = Lock::take()?;
             if !self.follow_active() {
@@ -287,8 +288,8 @@ impl Gate {
             let wire::gate_header { enabled, link_ids, map_ids, .. } = self.header.read(0);
             let Some(links) = maps::open_links(&link_ids) else { return false };
             let Ok(maps) = Maps::open_ids(&map_ids) else { return false };
-            // The header's links are written before its generation. So these may already be those
-            // of the next generation.
+            // The header's links are written before its generation. So the links that were read may
+            // already be those of the next generation.
             if active() != generation {
                 return false;
             }
@@ -301,7 +302,7 @@ impl Gate {
         true
     }
 
-    /// What the generation has compiled in that this process holds: bits of [`wire::gate_mask`].
+    /// What is compiled into the generation that this process holds: bits of [`wire::gate_mask`].
     pub fn enabled(&self) -> u32 {
         self.active.enabled
     }
@@ -311,13 +312,14 @@ impl Gate {
         self.active.generation
     }
 
-    /// Loads these programs that iterate over all tasks or sockets.
+    /// Loads programs of these kinds, which iterate over all tasks or sockets.
     pub(crate) fn load_iterators(&self, kinds: &[IteratorKind]) -> Result<Iterators> {
         let lazy = lazy_maps(self.extensions);
         Iterators::new(&self.maps, self.enabled(), self.generation(), &lazy, kinds)
     }
 
-    /// Makes an object that is not loaded yet use the gate's maps of the same names as its own.
+    /// Makes an object, which is not loaded yet, use the gate's maps in place of its own maps of
+    /// the same names.
     pub(crate) fn share_maps(&self, object: &mut OpenObject) -> Result<()> {
         load::reuse(object, &self.maps, self.enabled(), &lazy_maps(self.extensions))
     }
@@ -330,7 +332,7 @@ impl Gate {
 
     /// Keeps other processes from joining. This is called before the last holder closes its links.
     pub fn close(&self, _lock: &Lock) {
-        // Only Tollgate processes write it, one at a time.
+        // Only Tollgate processes write this field, one at a time.
         field!(self.header, 0, magic).write(0);
     }
 }

@@ -21,7 +21,7 @@ const BPF_FS: &str = "/sys/fs/bpf";
 /// include/uapi/linux/magic.h
 const BPF_FS_MAGIC: libc::c_long = 0xcafe_4a11;
 const PREFIX: &str = "tollgate";
-/// The maps that are the table: their file names, and their names in the gate.
+/// The maps that form the table: their file names, and their names in the gate.
 const TABLES: [(&str, &str); 3] =
     [("threads", ".bss.threads"), ("guard", ".bss.guard"), ("sessions", "sessions")];
 
@@ -93,21 +93,22 @@ fn remove(folder: &Path) {
 }
 
 impl PinnedHolds {
-    /// Pins the table of holds. The lock keeps two processes from mounting the file system at once.
+    /// Pins the table of holds. The lock keeps two processes from mounting the file system at the
+    /// same time.
     ///
     /// # Errors
     /// If the BPF file system can be neither found nor mounted, or does not accept the files.
     pub fn new(gate: &Gate, _lock: &Lock) -> Result<Self> {
         if !is_mounted() {
-            mount().doing("mounting the BPF file system")?;
+            mount().doing("mount the BPF file system")?;
         }
         let folder = HoldOwner::here(std::process::id()).folder();
-        // A killed process of the same number may have left one.
+        // A killed process of the same number may have left a folder.
         remove(&folder);
-        fs::create_dir(&folder).doing("making a folder in the BPF file system")?;
+        fs::create_dir(&folder).doing("make a folder in the BPF file system")?;
         let pinned = Self { folder };
         for (name, map) in TABLES {
-            let id = gate.maps.get(map).info().doing("numbering its maps")?.info.id;
+            let id = gate.maps.get(map).info().doing("reading the IDs of the gate's maps")?.info.id;
             let mut map = MapHandle::from_map_id(id).doing("opening the gate's maps")?;
             map.pin(pinned.folder.join(name)).doing("pinning the table of holds")?;
         }
@@ -147,14 +148,14 @@ pub fn release_orphaned_holds(also_living: bool) -> Result<ReleaseSummary> {
         }
         return Ok(released);
     }
-    let entries = fs::read_dir(BPF_FS).doing("reading the BPF file system")?.flatten();
+    let entries = fs::read_dir(BPF_FS).doing("read the BPF file system")?.flatten();
     for owner in entries.filter_map(|entry| HoldOwner::of(entry.file_name().to_str()?)) {
         let process = owner.process;
         if !owner.is_same_build_and_namespace() {
             if owner.namespace == own_pid_namespace() && !process::exists(process) {
                 released.failures.push(format!(
                     "process {process}, a guard of another version of Tollgate, was killed: \
-                    continue the processes that it left stopped with `kill -CONT`"
+                    use `kill -CONT` to continue the processes that it left stopped"
                 ));
                 remove(&owner.folder());
             } else if also_living {

@@ -23,8 +23,8 @@ const RELEASE_GRACE: Duration = Duration::from_secs(1);
 
 /// Keeps a process group from becoming orphaned when the guard's process is killed, because the
 /// kernel sends SIGHUP to the stopped processes of an orphaned group (kernel/exit.c,
-/// `kill_orphaned_pgrp`). For this, it starts a process in the group that ends with the watchdog.
-/// The watchdog is its parent, and is in another group of the same session.
+/// `kill_orphaned_pgrp`). For this, it starts a process in the group. That process ends with the
+/// watchdog, which is its parent and belongs to another group of the same session.
 fn keep_group_from_orphaning(process_group: i32) -> Result<()> {
     let mut pipe = [0; 2];
     // SAFETY: room for two descriptors.
@@ -63,7 +63,7 @@ pub struct WatchdogTarget {
     pub session: u32,
     /// The ID of the gate's map of threads.
     pub threads_map: u32,
-    /// The ID of the gate's map of what the guard knows of threads.
+    /// The ID of the gate's map with the guard's state of threads.
     pub guard_map: u32,
     /// The ID of the gate's map of sessions.
     pub sessions_map: u32,
@@ -72,7 +72,9 @@ pub struct WatchdogTarget {
 impl WatchdogTarget {
     /// The guard of this process in a session.
     pub fn new(gate: &Gate, session: u32) -> Result<Self> {
-        let id = |map| Ok(gate.maps.get(map).info().doing("numbering its maps")?.info.id);
+        let id = |map| {
+            Ok(gate.maps.get(map).info().doing("reading the IDs of the gate's maps")?.info.id)
+        };
         Ok(Self {
             owner: std::process::id(),
             session,

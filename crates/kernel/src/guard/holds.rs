@@ -18,7 +18,8 @@ pub struct HeldProcess {
     pub thread: u32,
     /// The profile slot of that thread's program.
     pub profile: u32,
-    /// Nanoseconds of CLOCK_MONOTONIC; `u64::MAX`: until it is released by an operator.
+    /// The end of the hold, in nanoseconds of CLOCK_MONOTONIC. It is `u64::MAX` if an operator has
+    /// to release the process.
     pub until_ns: u64,
 }
 
@@ -87,8 +88,8 @@ impl<'a> Holds<'a> {
     }
 
     /// Sends the process a signal, by the number of one of its threads. The thread that was found
-    /// held may have ended since, by an `exit` that it was held for. Then another thread's number
-    /// serves.
+    /// held may have ended since, by the `exit` at which it was held. Then the number of another
+    /// thread serves.
     fn send(&self, held: &HeldProcess, signal: i32) -> bool {
         // SAFETY: takes two numbers. The thread's slot says that the process lives or has just
         // ended.
@@ -109,8 +110,8 @@ impl<'a> Holds<'a> {
     /// against them any more.
     fn reset_locality(&self, held: &HeldProcess) {
         for slot in self.slots().filter(|slot| self.threads.read(*slot).tgid == held.tgid) {
-            // A thread that has not stopped yet makes calls until the next one takes effect, and
-            // may write one of these again. Then its reset is partial.
+            // A thread that has not stopped yet may make another call and write one of these fields
+            // again. Then its reset is partial.
             field!(self.guard_threads, slot, frame).write([0; 2]);
             field!(self.guard_threads, slot, max_lfc).write(0);
             // With the old window, the next calls would be anomalous.
@@ -149,8 +150,8 @@ impl<'a> Holds<'a> {
         }
     }
 
-    /// Ends the guard of a process that was killed. Another Tollgate process may keep the gate
-    /// attached, and the guard would go on in it. Returns how many processes were held.
+    /// Ends the guard of a process that was killed. Without this, the guard would go on in a gate
+    /// that another Tollgate process keeps attached. Returns how many processes were held.
     pub(crate) fn end_guard(&self) -> usize {
         self.write_response(wire::GUARD_OBSERVE);
         self.stop_guarding();
@@ -168,15 +169,15 @@ impl<'a> Holds<'a> {
         for slot in 1..self.threads.entries() {
             let thread = self.threads.read(slot);
             if u32::from(thread.guard.session) == self.session {
-                // The gate does not use these without GUARD.
+                // The gate does not use these fields without GUARD.
                 field!(self.threads, slot, guard.profile_slot).write(0);
                 field!(self.threads, slot, guard.session).write(0);
             }
         }
     }
 
-    /// Makes a guard that continues hold no process from now on. Returns how many processes were
-    /// held.
+    /// Makes a running guard stop holding processes, without ending the guard. Returns how many
+    /// processes were held.
     pub(crate) fn switch_off(&self) -> usize {
         self.write_response(wire::GUARD_OBSERVE);
         atomic_field!(self.sessions, self.session, is_disabled).store(1, Ordering::SeqCst);
@@ -271,8 +272,8 @@ impl<'a> Holds<'a> {
 }
 
 /// Makes the session's guard hold all threads of a process (`tgid` in the initial PID namespace)
-/// until a time, in nanoseconds of CLOCK_MONOTONIC; `u64::MAX`: until it is released. Returns
-/// `false` if the session guards none of its threads.
+/// until a time, in nanoseconds of CLOCK_MONOTONIC. With `u64::MAX`, it is held until it is
+/// released. Returns `false` if the session guards none of its threads.
 pub fn hold(gate: &Gate, session: u32, tgid: u32, until_ns: u64) -> bool {
     let holds = Holds::new(gate, session);
     let is_own = |thread: &wire::thread_state| {
@@ -286,7 +287,7 @@ pub fn hold(gate: &Gate, session: u32, tgid: u32, until_ns: u64) -> bool {
     for slot in holds.slots() {
         let thread = gate.threads.read(slot);
         if is_own(&thread) && u32::from(thread.guard.session) == session {
-            // The gate reads these where the flag is set, or a signal is sent.
+            // The gate reads these fields if the flag is set, or when a signal is sent.
             field!(gate.guard_threads, slot, held_until_ns).write(until_ns);
             field!(gate.guard_threads, slot, ever_held).write(1);
             holds.held_flag(slot).store(1, Ordering::SeqCst);

@@ -18,7 +18,7 @@ use crate::wire;
 pub struct KernelProfile {
     /// One entry.
     mapping: MappedArray<wire::guard_profile>,
-    /// More room for windows, each with one entry.
+    /// More room for windows, in arrays of one entry each.
     overflow: Vec<MappedArray<wire::guard_overflow>>,
 }
 
@@ -29,7 +29,7 @@ pub struct Contents {
     /// One of [`wire::guard_state`].
     pub state: u32,
     /// Call indices by symbol, in the order of their first use. A symbol has no call if two
-    /// processors assigned symbols to the same call at once.
+    /// processors assigned symbols to the same call at the same time.
     pub calls: Vec<Option<u32>>,
     /// Each pair of calls once.
     pub pairs: Vec<ProfilePair>,
@@ -64,9 +64,9 @@ pub struct ProfilePair {
 pub struct ProfileWindow {
     /// Symbols, the oldest call first.
     pub calls: Vec<u8>,
-    /// It is in the training data.
+    /// Whether the window is in the training data.
     pub learned: bool,
-    /// It is normal.
+    /// Whether the window is normal.
     pub normal: bool,
 }
 
@@ -79,8 +79,8 @@ pub fn window_symbols(window: u64) -> Vec<u8> {
     positions.map(symbol).skip_while(|symbol| *symbol == 0).collect()
 }
 
-/// Merges entries of the same key, and drops empty ones. A key that two processors have learned at
-/// once may have two entries.
+/// Merges entries of the same key, and drops empty ones. A key that two processors learned at the
+/// same time may have two entries.
 fn merged_by_key<K: Ord, B: BitOrAssign + Default + PartialEq>(
     entries: impl Iterator<Item = (K, B)>,
 ) -> impl Iterator<Item = (K, B)> {
@@ -91,7 +91,7 @@ fn merged_by_key<K: Ord, B: BitOrAssign + Default + PartialEq>(
     all.into_iter()
 }
 
-/// As in bpf/guard/tables.bpf.h.
+/// The factor of the hash of pairs, as in bpf/guard/tables.bpf.h.
 const GOLDEN_32: u32 = 0x9e37_79b1;
 
 /// Makes a BPF array with one entry, which user space can map into memory.
@@ -378,7 +378,7 @@ impl KernelProfile {
         atomic_field!(self.mapping, 0, is_exempt).load(Ordering::SeqCst) != 0
     }
 
-    /// Makes the training data the normal data, and the program's calls tested.
+    /// Makes the training data the normal data. From then on, the program's calls are tested.
     pub fn normalize(&self) {
         let (learned, shift) = (wire::GUARD_PAIR_LEARNED, wire::GUARD_PAIR_NORMAL_SHIFT);
         for pair in self.pairs() {

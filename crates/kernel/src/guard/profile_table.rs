@@ -91,16 +91,16 @@ impl<'a> ProfileTable<'a> {
         self.ready_count().load(Ordering::SeqCst) < READY_PROFILES / 2
     }
 
-    /// Makes empty profiles for programs that start from now on, or fewer than it should if all
-    /// slots are in use.
+    /// Makes empty profiles for programs that start from now on. If all slots are in use, there are
+    /// fewer than there should be.
     pub fn make_profiles(&self, _lock: &Lock) -> Result<()> {
         let missing = READY_PROFILES - self.ready_count().load(Ordering::SeqCst);
         let slots = self.alloc_profile_slots(missing.max(0) as usize)?;
         slots.into_iter().try_for_each(|slot| self.enqueue_profile(slot))
     }
 
-    /// Assigns a new profile to each of these programs, which have none yet. Returns their slots.
-    /// There are fewer than programs if all slots are in use.
+    /// Assigns a new profile to each of these programs, which have none yet. Returns the slots of
+    /// the profiles. If all slots are in use, there are fewer slots than programs.
     pub fn assign_profiles(
         &self,
         _lock: &Lock,
@@ -119,8 +119,8 @@ impl<'a> ProfileTable<'a> {
             .doing("assigning a profile to a program")
     }
 
-    /// If most entries for programs are in use, removes all but one of each profile. Another
-    /// program with the same profile, or one that is not selected, gets its entry again when it
+    /// If most entries for programs are in use, removes all entries of each profile but one, and
+    /// all entries of programs that are not selected. A program gets a removed entry again when it
     /// starts.
     pub fn prune_program_keys(&self) -> Result<()> {
         let programs = self.map("guard_programs");
@@ -146,7 +146,7 @@ impl<'a> ProfileTable<'a> {
         program: &wire::guard_program,
         slot: u32,
     ) -> Result<()> {
-        let any = wire::guard_program { scope: wire::SCOPE_ANY.into(), ..*program };
+        let any = wire::guard_program { scope: wire::IDENTITY_ANY.into(), ..*program };
         self.insert_program_key(&any, slot)
     }
 

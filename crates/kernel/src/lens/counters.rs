@@ -85,7 +85,7 @@ impl Collector {
                 .maps
                 .get("lens_cells")
                 .lookup_percpu(&cell.to_ne_bytes(), MapFlags::ANY)
-                .doing("reading its counters")?
+                .doing("reading the gate's counters")?
             else {
                 continue;
             };

@@ -13,8 +13,8 @@ use super::gate_hooks::GATE_HOOKS;
 use super::load::{LoadAttributes, descriptor, instruction, load_program};
 use super::program_info::name_of;
 use super::{tracefs, type_cache};
-use crate::enforcement::cgroup2_root;
 use crate::error::{Error, ErrorContext, Result};
+use crate::mounts::cgroup2_root;
 
 /// A point of the kernel where a program can be attached.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,8 +69,8 @@ const CGROUP_HOOKS: [(&str, u32, u32); 7] = [
 ];
 
 impl AttachPoint {
-    /// The attach point of a program in this section, whose handler selects a device, a tracepoint
-    /// or a period.
+    /// The attach point of a program in this section. `selected` is what its handler selects: a
+    /// device, a tracepoint or a period.
     pub fn new(section: &str, selected: &[String]) -> Result<Self> {
         if let Some(hook) = GATE_HOOKS.iter().position(|hook| hook.section == section) {
             return Ok(Self::Gate(hook as u32));
@@ -89,8 +89,8 @@ impl AttachPoint {
         })
     }
 
-    /// How a program is loaded for this attach point. An error if the kernel has no type
-    /// information for it.
+    /// How a program is loaded for this attach point. Fails if the kernel has no type information
+    /// for the attach point.
     pub fn load_attributes(&self) -> Result<LoadAttributes> {
         let kind = |program, attach| LoadAttributes { program, attach, types: 0, flags: 0 };
         Ok(match self {

@@ -36,7 +36,7 @@ impl AttachedPrograms {
     }
 
     /// Drops the programs in a new thread, because dropping waits. If no thread can be started,
-    /// waits here.
+    /// they are dropped here.
     pub fn retire(mut self) -> Option<JoinHandle<()>> {
         self.slots().next()?;
         // A network device has one XDP program at a time, and the next plugin may have to attach
@@ -52,7 +52,7 @@ impl AttachedPrograms {
 impl Drop for AttachedPrograms {
     fn drop(&mut self) {
         if self.slots().next().is_some() {
-            // Without the lock, each slot is unlinked by itself.
+            // If this fails, each slot is unlinked when it is dropped.
             let _ = self.unlink();
             cpus::wait_for_all();
             for AttachedProgram { point, slot, .. } in &self.0 {

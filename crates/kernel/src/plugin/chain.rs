@@ -171,8 +171,8 @@ impl Chain {
     pub fn unlink_slot(&self, number: u32) {
         if self.slots()[number as usize].is_linked != 0 {
             self.change(|slots| slots[number as usize].is_linked = 0);
-            // A thread that has read its number already still enters it. Without the program, the
-            // thread would miss the plugins after it.
+            // A thread that has already read the plugin's number still enters the plugin. Without
+            // the program, that thread would miss the plugins that follow.
             cpus::wait_for_all();
         }
     }
@@ -195,8 +195,8 @@ impl Chain {
         let _ = self.programs.delete(&number.to_ne_bytes());
     }
 
-    /// Links some plugins and unlinks others. Returns how long that took. The entries that no
-    /// thread can read yet are stored first, then those that take effect.
+    /// Links some plugins and unlinks others. The entries that no thread can read yet are stored
+    /// first, then those that take effect. Returns how long it took to store the latter.
     pub fn change(&self, change: impl FnOnce(&mut Slots)) -> Duration {
         let before = self.slots();
         let mut after = before;

@@ -25,8 +25,8 @@ impl ChainSlot {
         Ok(Self { chain: Arc::clone(&hook.chain), number, hook: Some(Arc::clone(hook)) })
     }
 
-    /// Gives up the hook of an unlinked plugin. It is detached if no other plugin uses it, even if
-    /// threads are still in this plugin.
+    /// Gives up the hook of an unlinked plugin. The hook is detached if no other plugin uses it,
+    /// even if threads are still in this plugin.
     pub fn detach(&mut self) {
         self.hook = None;
     }
@@ -46,10 +46,10 @@ impl ChainSlot {
         self.chain.set_program(self.number, program)
     }
 
-    /// Replaces the program by one that does nothing, once no thread can enter it any more. Does
-    /// nothing if the plugin is still linked. The program is not deleted: for an entry of the gate,
-    /// the kernel would wait for one more grace period, and so would a process that stores a
-    /// program meanwhile (v6.18 bpf_arch_poke_desc_update).
+    /// Replaces the program, which no thread can enter any more, by one that does nothing. It is
+    /// not deleted: for an entry in a map of the gate, the kernel would wait for one more grace
+    /// period, and so would a process that stores a program meanwhile (v6.18
+    /// bpf_arch_poke_desc_update). If the plugin is still linked, its program stays.
     pub fn clear_program(&self, nothing: Result<OwnedFd>) {
         if !self.is_linked()
             && nothing.and_then(|program| self.set_program(program.as_fd())).is_err()

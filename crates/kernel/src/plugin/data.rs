@@ -19,7 +19,7 @@ pub struct Data {
 const PAGE: usize = 4096;
 
 impl Data {
-    /// Maps `bytes` bytes of an array with one entry. An error if the kernel refuses.
+    /// Maps `bytes` bytes of an array with one entry. Fails if the kernel refuses.
     pub fn new(map: MapHandle, bytes: usize) -> Result<Self> {
         let memory = MmapOptions::new()
             .len(bytes.max(1))
@@ -35,8 +35,8 @@ impl Data {
     pub fn read(&self, at: usize, length: usize) -> Vec<u8> {
         assert!(at + length <= self.bytes, "{length} bytes at {at} of {}", self.bytes);
         let mut bytes = vec![0; length];
-        // SAFETY: within the mapping, by the line above; the plugin may change it meanwhile, as it
-        // may any byte.
+        // SAFETY: within the mapping, by the line above. The plugin may change the bytes meanwhile;
+        // any bytes are valid.
         unsafe {
             ptr::copy_nonoverlapping(self.memory.as_ptr().add(at), bytes.as_mut_ptr(), length)
         };

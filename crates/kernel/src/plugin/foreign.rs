@@ -31,14 +31,14 @@ pub struct ForeignPlugin {
 }
 
 impl ForeignPlugin {
-    /// Opens the program and the maps. An error if the plugin is unloaded, or is replaced by
-    /// another version.
+    /// Opens the program and the maps. Fails if the plugin was unloaded, or was replaced by another
+    /// version.
     pub fn new(ids: PluginIds) -> Result<Self> {
         const OPENING: &str = "open the plugin";
         // SAFETY: a plain call, which returns a new descriptor of a program.
         let program =
             descriptor(unsafe { libbpf_sys::bpf_prog_get_fd_by_id(ids.program) }).doing(OPENING)?;
-        let map = |id| MapHandle::from_map_id(id).doing(OPENING);
+        let map = |id| MapHandle::from_map_id(id).doing("opening the plugin's maps");
         let data = map(ids.data)?;
         let bytes = data.value_size() as usize;
         Ok(Self { program, data: Data::new(data, bytes)?, control: map(ids.control)? })

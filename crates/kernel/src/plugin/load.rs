@@ -21,7 +21,8 @@ pub struct LoadAttributes {
     pub program: u32,
     /// `enum bpf_attach_type`.
     pub attach: u32,
-    /// The number of the tracepoint's type among the kernel's types; 0 if it is attached elsewhere.
+    /// The number of the tracepoint's type among the kernel's types, or 0 if the program is
+    /// attached elsewhere.
     pub types: u32,
     /// `BPF_F_…`.
     pub flags: u32,
@@ -37,8 +38,8 @@ pub struct Debug<'a> {
     pub lines: &'a [[u32; 4]],
 }
 
-/// Loads a program. If the kernel refuses, the error has the verifier's log, and the line that it
-/// is about.
+/// Loads a program. If the kernel refuses, the error has the verifier's log, and the line at which
+/// the verifier stopped.
 pub fn load_program(
     instructions: &[[u8; 8]],
     attributes: &LoadAttributes,
@@ -73,7 +74,7 @@ pub fn load_program(
         load(instructions, attributes.program, &with_log).map_err(|_| {
             let end = log.iter().position(|byte| *byte == 0).unwrap_or(log.len());
             let log = String::from_utf8_lossy(&log[..end]).into_owned();
-            // As libbpf prints the log of the gate's programs.
+            // libbpf prints the log of the gate's programs in the same way.
             if let Some((_, print)) = libbpf_rs::get_print() {
                 print(PrintLevel::Warn, log.clone());
             }
@@ -121,7 +122,7 @@ fn load(
     })
 }
 
-/// A new descriptor, as libbpf returns it, or the negative errno that it returns in place of one.
+/// Converts a result of libbpf, which is a new descriptor or a negative errno.
 pub fn descriptor(number: i32) -> io::Result<OwnedFd> {
     if number < 0 {
         return Err(io::Error::from_raw_os_error(-number));

@@ -38,7 +38,7 @@ pub struct LoadedPlugin {
 pub struct SharedMemory {
     /// Whether all variables are shared.
     pub data: bool,
-    /// For each map, the other plugin's map that it shares.
+    /// For each map, the index of the other plugin's map that it shares, if it shares one.
     pub maps: Vec<Option<usize>>,
 }
 
@@ -149,9 +149,9 @@ impl LoadedPlugin {
         load_program(&instructions, &point.load_attributes()?, Some(debug))
     }
 
-    /// Links it at its hooks, at each by a single store. With `instead_of`, it replaces another
-    /// plugin there, and no call is missed. Returns how long the stores took. If a hook is full,
-    /// nothing is changed.
+    /// Links the plugin at its hooks, at each hook by a single store. With `instead_of`, it
+    /// replaces another plugin there, and no call is missed. Returns how long the stores took. If a
+    /// hook is full, nothing is changed.
     pub fn link(&self, instead_of: Option<&Self>) -> Result<Duration> {
         let mut took = Duration::ZERO;
         let mut others: Vec<&AttachedProgram> =
@@ -178,18 +178,18 @@ impl LoadedPlugin {
         Ok(took)
     }
 
-    /// Unlinks it from its hooks, and leaves it loaded. Returns how long the stores took.
+    /// Unlinks the plugin from its hooks, and leaves it loaded. Returns how long the stores took.
     pub fn unlink(&self) -> Result<Duration> {
         self.programs.unlink()
     }
 
-    /// Drops it without waiting for the threads that are still in it. `hooks` waits for them when
-    /// it is dropped.
+    /// Drops the plugin without waiting for the threads that are still in it. When `hooks` is
+    /// dropped, it waits for them.
     pub fn retire(self, hooks: &mut PluginHooks) {
         hooks.add_retiring(self.programs.retire());
     }
 
-    /// Whether a network device that it was attached to is gone.
+    /// Whether a network device to which the plugin was attached is gone.
     pub fn is_device_gone(&self) -> bool {
         self.programs.slots().any(ChainSlot::is_device_gone)
     }
@@ -212,7 +212,7 @@ impl LoadedPlugin {
         self.programs.0[program].descriptor.as_ref().expect("what is called is loaded").as_fd()
     }
 
-    /// The IDs by which other processes open it, to call this handler.
+    /// The IDs by which other processes open the plugin, to call this handler.
     pub fn bpf_ids(&self, program: usize) -> Result<PluginIds> {
         let number =
             |map: &MapHandle| Ok(map.info().doing("reading the IDs of a plugin's maps")?.info.id);

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 /// The size of struct htab_elem (v6.18 kernel/bpf/hashtab.c). After it come the key and the value,
 /// each rounded up to 8 bytes.
 const ENTRY_BYTES: u64 = 48;
-/// The size of struct bucket, in the same file. Their number is that of the entries, rounded up to
+/// The size of struct bucket, in the same file. There are as many buckets as entries, rounded up to
 /// a power of two.
 const BUCKET_BYTES: u64 = 16;
 const MIB: u64 = 1 << 20;

@@ -6,8 +6,8 @@ use super::map::create_map;
 use crate::error::Result;
 use crate::ring::RingReader;
 
-/// The size of the ring buffer for a plugin's output, in bytes: some thousand lines. Further output
-/// is lost until it is read.
+/// The size of the ring buffer for a plugin's output, in bytes: some thousand lines. While it is
+/// full, further output is lost.
 pub const RECORDS_BYTES: u32 = 256 << 10;
 
 /// The ring buffer to which a plugin's programs write their output.

@@ -58,8 +58,8 @@ pub fn tracepoint(name: &str) -> Result<u32> {
     type_cache()?.tracepoints.get(name).copied().ok_or(Error::NoBtf)
 }
 
-/// A member's offset in its struct, in bytes. An error if it is none of `MEMBERS`, or if the kernel
-/// does not have it.
+/// A member's offset in its struct, in bytes. Fails if the member is none of `MEMBERS`, or if the
+/// kernel does not have it.
 pub fn offset_of(structure: &'static str, member: &'static str) -> Result<u16> {
     type_cache()?.members.get(&(structure, member)).map(|offset| *offset as u16).ok_or(Error::NoBtf)
 }

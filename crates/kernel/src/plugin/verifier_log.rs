@@ -40,7 +40,7 @@ fn instruction(text: &str) -> Option<u32> {
 mod tests {
     use super::*;
 
-    /// Of v6.18, with fewer instructions.
+    /// A log of v6.18, with fewer instructions.
     const LOG: &str = "\
 0: R1=ctx() R10=fp0
 ; on call(int n) { @ test.ec:6

@@ -11,8 +11,8 @@ pub struct ProbeError {
     pub errno: i32,
 }
 
-/// The result of a probe. An error means that this kernel lacks something, or that it may not be
-/// tried here.
+/// The result of a probe. An error means that this kernel lacks something, or that this process may
+/// not try it.
 pub type ProbeResult<T = ()> = Result<T, ProbeError>;
 
 impl ProbeError {
@@ -26,13 +26,14 @@ impl ProbeError {
         Self::new(what, error.raw_os_error().unwrap_or(libc::EIO))
     }
 
-    /// Whether it was refused for lack of privileges, or by a policy. The kernel may have the
-    /// capability nevertheless.
+    /// Whether the probe was refused for lack of privileges, or by a policy. The kernel may have
+    /// the feature nevertheless.
     pub fn is_permission(&self) -> bool {
         self.errno == libc::EPERM
     }
 
-    /// The symbol of the error, such as "EPERM", or "error N" for other numbers than BPF returns.
+    /// The symbol of the error, such as "EPERM". A number that BPF does not return is given as
+    /// "error N".
     pub fn errno_name(&self) -> String {
         /// Internal to the kernel, but BPF returns it.
         const ENOTSUPP: i32 = 524;

@@ -85,7 +85,7 @@ pub fn lsm_runs() -> ProbeResult<bool> {
     const PROGRAM: &str = "lsm";
     object::with(&[PROGRAM], &[COUNTER], |loaded| {
         let _link = loaded.attach(PROGRAM)?;
-        // Itself a bpf() call: the hook runs before the value is read.
+        // This is itself a bpf() call: the hook runs before the value is read.
         loaded.counter().map(|count| count > 0)
     })
 }

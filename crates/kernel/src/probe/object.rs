@@ -72,7 +72,7 @@ impl LoadedProbe<'_> {
         link(program, unsafe { libbpf_sys::bpf_program__attach(self.program(program)) })
     }
 
-    /// Attaches by kprobe.multi to one function, whose name the kernel looks up, not libbpf.
+    /// Attaches by kprobe.multi to one function. The kernel looks up its name, not libbpf.
     pub fn attach_kprobe_multi(&self, program: &str, function: &str) -> ProbeResult<Link> {
         let function = name(function);
         let mut functions = [function.as_ptr()];

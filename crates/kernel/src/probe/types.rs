@@ -5,14 +5,14 @@ use libbpf_rs::btf::types::{Func, MemberAttr, Struct, Typedef};
 
 use super::error::{ProbeError, ProbeResult};
 
-/// The gate reads the types here only, and so does the probe.
+/// The gate reads the types only from this file, and so does the probe.
 const FILE: &str = "/sys/kernel/btf/vmlinux";
 
 /// The kernel's types, functions and tracepoints (BTF).
 pub struct Types(Btf<'static>);
 
 impl Types {
-    /// Reads them, which takes some milliseconds. An error if the kernel has no such file, or if
+    /// Reads the types, which takes some milliseconds. Fails if the kernel has no such file, or if
     /// this process may not read it.
     pub fn read() -> ProbeResult<Self> {
         // This gives the reason for a failure, which libbpf does not.

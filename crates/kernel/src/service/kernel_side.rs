@@ -9,14 +9,14 @@ use crate::mapped_array::atomic_field;
 use crate::skeletons::gate::OpenGateMaps;
 use crate::wire;
 
-/// Deactivates the services of a session, if it has the active ones. No thread is a member of a
+/// Deactivates the services of a session, if they are the active ones. No thread is a member of a
 /// service afterwards.
 fn deactivate(gate: &Gate, session: u32) {
     let services = atomic_field!(gate.header, 0, services_session);
     if services.compare_exchange(session, 0, Ordering::SeqCst, Ordering::SeqCst).is_err() {
         return;
     }
-    // After this, every thread that is being created sees that there are none.
+    // After this, every thread that is being created sees that no services are active.
     cpus::wait_for_all();
     for slot in 1..gate.threads.entries() {
         atomic_field!(gate.threads, slot, mask).fetch_and(!wire::SERVICE, Ordering::SeqCst);
@@ -61,7 +61,7 @@ impl KernelSide for ServicesKernelSide {
     fn tend(&self, gate: &Gate, session: u32) -> Result<()> {
         let services = atomic_field!(gate.header, 0, services_session).load(Ordering::SeqCst);
         if services != 0 && services != session && !gate.is_open(services) {
-            // The process of the services was killed.
+            // The process that started the services was killed.
             let _lock = Lock::take()?;
             if !gate.is_open(services) {
                 deactivate(gate, services);

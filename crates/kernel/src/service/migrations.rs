@@ -1,4 +1,4 @@
-//! Migrations of threads that the kernel side requests, and returns from control groups.
+//! Migrations of threads: those that the kernel side requests, and returns from control groups.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
@@ -26,7 +26,8 @@ pub const RETURN_DELAY: Duration = Duration::from_millis(1);
 /// What to do with a thread that may return from its service's control group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReturnDecision {
-    /// Migrate it to the cgroup that it came from. That it is there is recorded already.
+    /// Migrate it to the cgroup that it came from. The record of its cgroup says already that it is
+    /// there.
     Now,
     /// Check it again, because it has not slept for long enough.
     Later,
@@ -44,7 +45,13 @@ pub struct Migrations {
 impl MigrationSource {
     /// Opens the gate's ring buffer. It must have only one reader at a time.
     pub fn new(gate: &Gate) -> Result<Self> {
-        let id = gate.maps.get("service_migrations").info().doing("numbering its maps")?.info.id;
+        let id = gate
+            .maps
+            .get("service_migrations")
+            .info()
+            .doing("reading the IDs of the gate's maps")?
+            .info
+            .id;
         Ok(Self {
             ring: MapHandle::from_map_id(id).doing("opening the gate's maps")?,
             members: MappedArray::new(gate.maps.get(".bss.members"), wire::THREADS)?,
@@ -55,7 +62,7 @@ impl MigrationSource {
 impl Migrations {
     /// Prepares the ring buffer for reading by the calling thread.
     pub fn new(source: MigrationSource) -> Result<Self> {
-        let reader = RingReader::new(&source.ring, "opening the buffer of threads to be moved")?;
+        let reader = RingReader::new(&source.ring, "opening the buffer of migration requests")?;
         Ok(Self { reader, members: source.members })
     }
 
@@ -115,8 +122,8 @@ impl Migrations {
             return ReturnDecision::Never;
         }
         if is_at_work() {
-            // The thread may have read just before that it was in its control group. It requests
-            // that one again if its cgroup is unknown.
+            // The thread may have read, just before, that it was in its service's control group. If
+            // its cgroup is recorded as unknown, it requests a migration to that group again.
             record_cgroup(wire::SERVICE_ROOT as u16, wire::CGROUP_UNKNOWN);
             return ReturnDecision::Never;
         }

@@ -51,7 +51,7 @@ pub struct ServiceUsage {
     pub sent_bytes: u64,
     /// How often usage was charged.
     pub charges: u64,
-    /// Replies for other services, by threads that worked for this one by then.
+    /// Replies for other services, by threads that had received work for this one since.
     pub shared_replies: u64,
 }
 
@@ -81,7 +81,7 @@ pub struct Member {
     pub ruleset: u32,
     /// The effective user.
     pub user: u32,
-    /// When the thread was bound (CLOCK_MONOTONIC); `None`: when the ruleset became active.
+    /// When the thread was bound (CLOCK_MONOTONIC). `None` means: when the ruleset became active.
     pub bound_ns: Option<u64>,
     /// Usage that was not charged yet.
     pub uncharged: ServiceUsage,
@@ -107,9 +107,9 @@ pub enum DynamicKey {
 pub struct DynamicService {
     /// From [`wire::SERVICES_DYNAMIC`] on.
     pub number: u16,
-    /// The service that it was started below.
+    /// The service below which it was started.
     pub parent: u16,
-    /// The value that it was started for.
+    /// The value for which it was started.
     pub key: DynamicKey,
     /// The unit of its first member, or the file name of that thread's program. It is empty if
     /// neither is known.
@@ -131,8 +131,8 @@ pub struct KernelRuleset {
 /// The index in [`KernelRuleset::tuples_by_event`] of opened files.
 const OPEN: usize = wire::EVENT_OPEN as usize;
 
-/// The active services of the machine. They are active as long as the session lives that started
-/// them.
+/// The active services of the machine. They are active as long as the session that started them
+/// lives.
 pub struct KernelServices {
     services: MappedArray<wire::service>,
     /// The active ruleset, and the previous or next one.
@@ -198,7 +198,7 @@ impl ServiceUsage {
         self
     }
 
-    /// Replaces each value that is less than it was in an earlier report by the earlier one.
+    /// Replaces each value that is less than in an earlier report by the value of that report.
     pub fn monotonic_from(mut self, mut earlier: Self) -> Self {
         for (now, earlier) in self.as_array_mut().into_iter().zip(earlier.as_array_mut()) {
             *now = (*now).max(*earlier);
@@ -225,7 +225,7 @@ impl KernelServices {
     /// # Errors
     /// If another process has active services.
     pub fn start(gate: &Gate, session: &Session) -> Result<Self> {
-        // Two processes must not start services at once.
+        // Two processes must not start services at the same time.
         let _lock = Lock::take()?;
         let other = atomic_field!(gate.header, 0, services_session).load(Ordering::SeqCst);
         if other != 0 && gate.is_open(other) {
@@ -275,8 +275,8 @@ impl KernelServices {
         field!(self.services, number.into(), migrate_flags).write(migrate_flags as u16);
     }
 
-    /// The services in whose control groups threads have made others wait for a processor within
-    /// the time `ago`.
+    /// The services whose control groups were contended within the last `ago`: their threads made
+    /// others wait for a processor.
     pub fn contended(&self, ago: Duration) -> BTreeSet<u16> {
         let since = now_ns().saturating_sub(ago.as_nanos() as u64);
         let all = (0..wire::SERVICES).map(|number| self.services.read(number));
@@ -293,8 +293,8 @@ impl KernelServices {
 
     /// Makes the accounts of the services that rules will start. The gate could make them itself,
     /// but gets memory only from the kernel's reserve, which is refilled too late on a busy machine
-    /// (`__alloc_percpu_gfp` with GFP_NOWAIT, mm/percpu.c). It makes those that cannot be made here
-    /// in time, because memory is short.
+    /// (`__alloc_percpu_gfp` with GFP_NOWAIT, mm/percpu.c). If memory is too short to make an
+    /// account here in time, the gate makes it later.
     fn open_accounts(&self, gate: &Gate) -> Result<()> {
         let end = Instant::now() + MEMORY_TIMEOUT;
         for number in self.next_dynamic(gate)..wire::SERVICES {
@@ -365,7 +365,7 @@ impl KernelServices {
         if !tuples_by_event[OPEN].is_empty() {
             gate.extend(wire::SERVICE_FILES)?;
         }
-        if rules.iter().any(|(_, _, rule)| u32::from(rule.then) == wire::ACTION_CREATES) {
+        if rules.iter().any(|(_, _, rule)| u32::from(rule.action) == wire::ACTION_CREATES) {
             self.open_accounts(gate)?;
         }
         let number = atomic_field!(gate.header, 0, ruleset).load(Ordering::SeqCst) + 1;
@@ -531,7 +531,7 @@ fn dynamic_service(
     key: &wire::dynamic_service_key,
     value: &wire::dynamic_service,
 ) -> DynamicService {
-    let split = match u32::from(key.each) {
+    let split = match u32::from(key.split) {
         wire::SPLIT_USER => DynamicKey::User(key.value[0] as u32),
         wire::SPLIT_UNIT => DynamicKey::Unit(key.value[0]),
         wire::SPLIT_EXE => DynamicKey::Exe(key.value[0]),
@@ -539,7 +539,7 @@ fn dynamic_service(
     };
     DynamicService {
         number: value.number as u16,
-        parent: key.below,
+        parent: key.parent,
         key: split,
         first_member: wire::text(&value.name),
     }

@@ -8,10 +8,10 @@ use std::os::fd::AsRawFd as _;
 use libbpf_rs::Link;
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 
-use crate::enforcement::cgroup2_root;
 use crate::error::{ErrorContext as _, Result};
 use crate::gate::Gate;
 use crate::mapped_array::{MappedArray, field};
+use crate::mounts::cgroup2_root;
 use crate::skeletons::service_limits::{ServiceLimitsSkel, ServiceLimitsSkelBuilder};
 use crate::wire;
 
@@ -26,7 +26,7 @@ pub struct Limit {
     pub connections: Option<u64>,
     /// The maximum rate of bytes sent to the network.
     pub bytes_per_second: Option<u64>,
-    /// What happens over `sockets` and `connections`.
+    /// What happens to a thread that would exceed `sockets` or `connections`.
     pub over_limit: LimitAction,
 }
 
@@ -56,7 +56,8 @@ pub struct LimitCounts {
     pub refused: u64,
     /// How often a thread was bound to another service because of a limit.
     pub rebound: u64,
-    /// Packets over the limit of bytes that were sent, with a notification of congestion.
+    /// Packets over the limit of bytes that were sent nevertheless, with a notification of
+    /// congestion.
     pub slowed: u64,
     /// Packets over the limit of bytes that were dropped.
     pub dropped: u64,
@@ -81,7 +82,8 @@ impl SocketLimiter {
     pub fn start(gate: &Gate) -> Result<Option<Self>> {
         let Some(path) = cgroup2_root() else { return Ok(None) };
         let root = File::open(&path).doing(format!("open {path}"))?;
-        // A skeleton borrows its object. A process starts services once, so it is never freed.
+        // A skeleton borrows its object. The object is never freed, because a process starts
+        // services only once.
         let object = Box::leak(Box::new(MaybeUninit::uninit()));
         let mut skeleton = ServiceLimitsSkelBuilder::default()
             .open(object)
@@ -122,7 +124,7 @@ impl SocketLimiter {
         let index = u32::from(number);
         let (error, fallback) = match limit.over_limit {
             LimitAction::Refused(error) => (-error, wire::SERVICE_NONE as u16),
-            // The error is for calls that find that service at its limit, too.
+            // The error is for calls that find that other service at its limit as well.
             LimitAction::WorksFor(service) => (-libc::EAGAIN, service),
         };
         field!(self.limits, index, parent).write(limit.parent);

@@ -82,7 +82,7 @@ pub fn resolve(
             match find(tree, &name, problems) {
                 Some(other) if tree.ancestors(other).any(|above| above == id) => {
                     let text = format!(
-                        "over-limit-service of {:?} must be a service outside of it",
+                        "over-limit-service of {:?} must be neither that service nor one below it",
                         tree.name(id)
                     );
                     problems.push(Problem::new(name.span, text));

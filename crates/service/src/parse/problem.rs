@@ -5,8 +5,8 @@ use std::ops::Range;
 /// The most characters of a message: messages quote the file, where a value may have a megabyte.
 /// The path of any socket fits.
 const MAX_MESSAGE_LEN: usize = 300;
-/// The problems that get a suggestion. Comparing names takes time, and users read only the first
-/// problems (`service check`).
+/// The most problems that get a suggestion. Comparing names takes time, and users read only the
+/// first problems (`service check`).
 const MAX_SUGGESTIONS: usize = 20;
 /// The most characters of a name. Longer ones do not fit into a line of `service top`, nor into the
 /// path of a control group, which also has the names of the parents.
@@ -53,8 +53,8 @@ impl Problem {
         Self { other: Some((span, why.into())), ..self }
     }
 
-    /// Suggests the nearest known name if its similarity is at least a half; `otherwise` gives the
-    /// help if none is.
+    /// Suggests the nearest known name if its similarity is at least a half. Otherwise, the help is
+    /// that of `otherwise`.
     pub(super) fn suggest<'a>(
         self,
         name: &str,

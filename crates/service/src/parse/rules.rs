@@ -145,7 +145,10 @@ fn folder(reader: &mut TableReader, path: &At<&str>) -> Option<Folder> {
         let text = match path.value.matches('/').count() > MAX_PATH_PARTS {
             true => format!("{:?} has more than {MAX_PATH_PARTS} parts", path.value),
             false => {
-                format!("{:?} is not an absolute path below '/' without '.' and '..'", path.value)
+                format!(
+                    "{:?} is not an absolute path below '/', or it has a '.' or '..' part",
+                    path.value
+                )
             }
         };
         reader.problem(Problem::new(path.span.clone(), text));
@@ -226,7 +229,7 @@ pub fn socket(text: &str) -> Option<Listen> {
     Some(Listen { address: Some(address.to_canonical()), ..unspecified })
 }
 
-/// Whether an IPv6 address could also be a shorter one with a port.
+/// Whether the text of an IPv6 address could also be a shorter address with a port.
 fn is_ambiguous(text: &str) -> bool {
     let is_decimal = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     text.rsplit_once(':').is_some_and(|(address, port)| {
@@ -305,7 +308,8 @@ fn dynamic_service(reader: &mut TableReader, tree: &Tree) -> Option<RuleAction> 
     };
     let found = SplitBy::ALL.into_iter().find(|one| one.name() == each.value);
     if found.is_none() {
-        let problem = Problem::new(each.span, format!("each cannot be {:?}", each.value));
+        let problem =
+            Problem::new(each.span, format!("the value of each cannot be {:?}", each.value));
         let problem = one_of(problem, each.value, SplitBy::ALL.map(SplitBy::name), reader);
         reader.problem(problem);
     }
@@ -436,7 +440,7 @@ fn equal_rules(rules: &[Rule], problems: &mut Problems) {
     }
 }
 
-/// The service that a rule assigns. A thread of a dynamic service matches rules as one of the
+/// The service that a rule assigns. A thread of a dynamic service matches rules as a thread of the
 /// parent service. A rule with that parent as its condition therefore does not lead to another
 /// service.
 fn resulting_service(rule: &Rule) -> Option<Id> {
@@ -452,8 +456,8 @@ fn resulting_service(rule: &Rule) -> Option<Id> {
 /// For each service, the service that a rule assigns next, and the rule.
 type RuleEdges<'a> = HashMap<Id, (Id, &'a Rule)>;
 
-/// Finds cycles of rules: rules with otherwise equal conditions that would give a thread another
-/// service at every exec, fork or change of user.
+/// Finds cycles of rules: rules whose conditions differ only in the service, and that would give a
+/// thread another service at every exec, fork or change of user.
 fn check_rule_cycles(rules: &[Rule], tree: &Tree, problems: &mut Problems) {
     let mut all: HashMap<(RuleEvent, Conditions), RuleEdges> = HashMap::new();
     for rule in rules {
@@ -492,7 +496,7 @@ fn check_rule_cycles(rules: &[Rule], tree: &Tree, problems: &mut Problems) {
     }
 }
 
-/// Finds the cycles, each from its lowest service on. Visits every service once.
+/// Finds the cycles. Each begins with its lowest service. Visits every service once.
 fn find_cycles(steps: &RuleEdges) -> Vec<Vec<Id>> {
     let mut cycles = Vec::new();
     let mut seen: HashMap<Id, Id> = HashMap::new();

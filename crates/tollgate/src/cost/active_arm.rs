@@ -14,15 +14,16 @@ use super::worker::{WorkerReply, WorkerRequest};
 use super::worker_process::{WORKER_EXIT_LIMIT, Worker};
 use crate::session_runner::SessionRunner;
 
-/// What each benchmark adds to the limit of a worker. With the slowest arm, its part of a block
-/// should take a fortieth of this.
+/// What each benchmark adds to the time limit of a worker. Even with the slowest arm, one benchmark
+/// should take only a fortieth of this in a block.
 const TASK_MARGIN: Duration = Duration::from_secs(10);
 
 /// An arm that is on as long as this value exists.
 pub enum ActiveArm {
     Nothing,
     Floor(#[expect(dead_code, reason = "held until the block is over")] Box<Floor>),
-    /// Nothing tends the session while the worker runs: that would be work of the arm.
+    /// Nothing tends the session while the worker runs, because that work would be measured as part
+    /// of the arm.
     Gate {
         session: Box<SessionRunner>,
         bystander: bool,
@@ -35,7 +36,7 @@ pub enum ActiveArm {
 }
 
 impl ActiveArm {
-    /// `None`: the run was cancelled meanwhile.
+    /// Returns `None` if the run was cancelled meanwhile.
     pub fn switch_on(kind: &ArmKind, cancelled: &AtomicBool) -> Result<Option<Self>> {
         Ok(Some(match kind {
             ArmKind::Off => Self::Nothing,
@@ -56,7 +57,7 @@ impl ActiveArm {
                         return Ok(None);
                     }
                     Err(error) => {
-                        // Stops what did start.
+                        // Stops the parts that did start.
                         let _ = on.switch_off();
                         return Err(error);
                     }
@@ -65,7 +66,7 @@ impl ActiveArm {
         }))
     }
 
-    /// False: the run was cancelled meanwhile.
+    /// Returns false if the run was cancelled meanwhile.
     fn start_file_arm(&mut self, cancelled: &AtomicBool) -> Result<bool> {
         let Self::File { arm, background, started } = self else { return Ok(true) };
         if let Some(start) = &arm.start {
@@ -90,8 +91,8 @@ impl ActiveArm {
         }
     }
 
-    /// Fails if another process shares the arm's gate or loaded one beside it; the arm of a file
-    /// may itself be Tollgate.
+    /// Fails if another process shares the arm's gate or has loaded a gate of its own. An arm of a
+    /// file is not checked, because it may itself be Tollgate.
     pub fn ensure_sole_user(&self) -> Result<()> {
         ensure_no_other_gate(match self {
             Self::Gate { session, .. } => session.is_shared(),

@@ -64,7 +64,7 @@ pub enum StoppedBy {
     Precision,
     Time,
     Runs,
-    /// In one block, nothing was left of its time after the subtraction.
+    /// In one block, nothing was left of the benchmark's time after the subtraction.
     Noise,
     Interrupt,
 }
@@ -95,12 +95,13 @@ pub struct Row {
     /// The arm that measures this floor.
     pub floor: Option<String>,
     pub quads: usize,
-    /// The confidence of each interval: 0.95 or somewhat more, and less with fewer than six quads.
+    /// The confidence of each interval: 0.95 or somewhat more. With fewer than six quads, it is
+    /// less.
     pub confidence: f64,
     pub stopped_by: StoppedBy,
     /// Events that the arm dropped in all its blocks; null if it does not report them.
     pub loss: Option<u64>,
-    /// Null for the floor, which other arms are compared with.
+    /// Null for a floor, which is only a reference for other arms.
     pub verdict: Option<Verdict>,
 }
 
@@ -113,8 +114,8 @@ pub struct Control {
     /// The interval holds simultaneously with those of all other controls, at all looks.
     pub ratio_low: f64,
     pub ratio_high: f64,
-    /// The confidence of the interval. With too few quads, it is less than all controls together
-    /// need.
+    /// The confidence of the interval. With too few quads, it is below that of
+    /// [`control_confidence`].
     pub confidence: f64,
     /// The true ratio: 1, or the injected one.
     pub truth: f64,
@@ -148,12 +149,12 @@ impl ControlVerdict {
     }
 }
 
-/// The confidence of each control's interval, so that all hold together.
+/// The confidence that each control's interval needs so that all intervals hold together.
 pub fn control_confidence(controls: usize) -> f64 {
     1.0 - error_a_look(1.0 - CONFIDENCE) / controls.max(1) as f64
 }
 
-/// The A/A control, which fails if its interval excludes the truth, which is no difference.
+/// The A/A control. It fails if its interval excludes the true ratio, which is 1.
 pub fn aa(benchmark: &str, logs: &[f64], controls: usize) -> Option<Control> {
     let interval = median_interval(logs, control_confidence(controls))?;
     let verdict = match (covers(&interval, 0.0), is_sure(&interval, controls)) {
@@ -164,8 +165,8 @@ pub fn aa(benchmark: &str, logs: &[f64], controls: usize) -> Option<Control> {
     Some(control(benchmark, ControlKind::Aa, interval, 1.0, verdict))
 }
 
-/// The injected control. It passes if its interval excludes no difference and covers the truth, and
-/// is inconclusive if the interval is too wide to exclude no difference.
+/// The injected control. It passes if its interval excludes a ratio of 1 and covers the injected
+/// ratio. It is inconclusive if the interval is too wide to exclude 1.
 pub fn injected(benchmark: &str, logs: &[f64], truth: f64, controls: usize) -> Option<Control> {
     let interval = median_interval(logs, control_confidence(controls))?;
     let verdict = match (covers(&interval, truth.ln()), covers(&interval, 0.0)) {
@@ -187,8 +188,8 @@ fn covers(interval: &Interval, log: f64) -> bool {
     interval.low <= log && interval.high >= log
 }
 
-/// Whether the interval has the confidence that all controls together need; few samples cannot have
-/// it.
+/// Whether the interval is as confident as all controls together need. With few samples, no
+/// interval is.
 fn is_sure(interval: &Interval, controls: usize) -> bool {
     interval.confidence >= control_confidence(controls)
 }
@@ -223,7 +224,7 @@ pub struct RowLabel {
     pub loss: Option<u64>,
 }
 
-/// A row; `None` without a finished quad.
+/// Makes a row. Returns `None` if no quad was finished.
 pub fn row(about: RowLabel, own: &Differences, floor: Option<&Differences>) -> Option<Row> {
     let ratio = median_interval(&own.logs, CONFIDENCE)?;
     let mean = median_interval(&own.mean_logs, CONFIDENCE)?;
@@ -275,8 +276,8 @@ pub struct CarryOver {
     pub ratio_high: f64,
 }
 
-/// The carry-overs whose intervals exclude no effect. `after` has, by arm, the log ratios of base
-/// blocks after the arm to the other base blocks.
+/// The carry-overs whose intervals do not contain zero. For each arm, `after` has the log ratios of
+/// the base blocks right after the arm to the other base blocks.
 pub fn carry_over(
     benchmark: &str,
     after: &BTreeMap<String, Vec<f64>>,
@@ -325,7 +326,7 @@ mod tests {
         assert_eq!(verdict(injected("x", &wide, 1.02, 1)), ControlVerdict::Inconclusive);
         assert_eq!(verdict(aa("x", &sure, 1)), ControlVerdict::Failed);
         assert_eq!(verdict(aa("x", &wide, 1)), ControlVerdict::Passed);
-        // Too few samples for this confidence never fail a control.
+        // A control never fails if its samples are too few for this confidence.
         assert!(control_confidence(40) > 0.9998);
     }
 

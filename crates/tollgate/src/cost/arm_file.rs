@@ -32,13 +32,13 @@ use crate::options::duration;
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileArm {
-    /// Switches it on and then ends.
+    /// Switches the arm on and then ends.
     pub start: Option<String>,
-    /// Switches it off again.
+    /// Switches the arm off again.
     pub stop: Option<String>,
-    /// Runs while it is on; SIGINT ends it, as Ctrl-C would.
+    /// Runs while the arm is on; SIGINT ends it, as Ctrl-C would.
     pub background: Option<String>,
-    /// A command that runs the workload, whose command line is appended.
+    /// A command that runs the workload: the workload's command line is appended to it.
     pub under: Option<String>,
     /// What to wait for after the start: a time ("500ms"), or a command that ends when all is
     /// ready.
@@ -47,7 +47,8 @@ pub struct FileArm {
     pub loss: Option<String>,
     /// How long each of the commands may take (default: 30s).
     pub limit: Option<String>,
-    /// The tracepoints it uses, on which empty programs are its floor (default: the gate's six).
+    /// The tracepoints that the arm uses (default: the gate's six). Empty programs on them are its
+    /// floor.
     pub hooks: Option<Vec<String>>,
 }
 
@@ -124,7 +125,7 @@ fn parse(text: &str) -> Result<BTreeMap<String, FileArm>> {
             }
             _ => {}
         }
-        // A text that begins with a digit is a time: no command does.
+        // A text that begins with a digit is taken for a time, because no command begins with one.
         if let Some(text) =
             arm.settle.as_deref().filter(|text| text.starts_with(|c: char| c.is_ascii_digit()))
             && let Err(error) = duration(text)

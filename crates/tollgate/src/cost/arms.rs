@@ -16,7 +16,7 @@ pub const EMPTY: &str = "empty";
 /// The controls, which are arms of each run.
 pub const CONTROLS: [&str; 2] = ["aa", "injected"];
 
-/// Makes what an extension needs, anew for each block.
+/// Makes the setup of an extension, a new one for each block.
 pub type SetupFn = fn() -> Box<dyn ExtensionSetup>;
 
 #[derive(Debug, Clone)]
@@ -67,7 +67,8 @@ impl Arm {
         Self::new(name, ArmKind::Empty { hooks: hooks.to_vec(), only: FloorProgram::Nothing })
     }
 
-    /// The hooks whose floor the arm is compared with; none: it is only a floor itself.
+    /// The hooks whose floor the arm is compared with. `None` if the arm is itself a floor, or if
+    /// nothing is on.
     pub fn hooks(&self) -> Option<Vec<GateHook>> {
         match &self.kind {
             ArmKind::Off => None,
@@ -78,7 +79,7 @@ impl Arm {
         }
     }
 
-    /// Whether it needs root.
+    /// Whether the arm loads programs into the kernel, which needs root.
     pub fn is_built_in_kernel(&self) -> bool {
         matches!(self.kind, ArmKind::Empty { .. } | ArmKind::Gate { .. })
     }

@@ -14,16 +14,16 @@ use super::worker::{WorkerReply, WorkerRequest};
 /// The measurements of a block.
 pub struct BlockResult {
     pub reply: WorkerReply,
-    /// Events that the arm has dropped; none: it does not report them.
+    /// Events that the arm has dropped. `None` if it does not report them.
     pub loss: Option<u64>,
 }
 
-/// Switches the arm on, lets a new worker execute the request when `pace` permits, and switches
-/// the arm off again. `None`: the run was cancelled.
+/// Switches the arm on, lets a new worker execute the request when `interleave` permits, and
+/// switches the arm off again. Returns `None` if the run was cancelled.
 pub fn run_block(
     arm: &Arm,
     request: &WorkerRequest,
-    pace: &mut Interleave,
+    interleave: &mut Interleave,
     cancelled: &AtomicBool,
 ) -> Result<Option<BlockResult>> {
     ensure_no_other_gate(is_gated())?;
@@ -33,16 +33,16 @@ pub fn run_block(
     else {
         return Ok(None);
     };
-    pace.wait(began.elapsed(), cancelled);
+    interleave.wait(began.elapsed(), cancelled);
     let reply = on.run(request, cancelled).with_context(|| format!("in arm {:?}", arm.name));
-    pace.worker_ended();
+    interleave.worker_ended();
     let loss = match &reply {
         Ok(Some(_)) => on.ensure_sole_user().and_then(|()| on.loss()),
         _ => Ok(None),
     };
     let off =
         on.switch_off().with_context(|| format!("arm {:?} could not be switched off", arm.name));
-    pace.switched_off();
+    interleave.switched_off();
     // The first error is the one that matters.
     let Some(reply) = reply? else { return off.map(|()| None) };
     let loss = loss.with_context(|| format!("arm {:?}", arm.name))?;

@@ -38,7 +38,7 @@ struct CostComparison {
     limit: f64,
     /// Doubts about either run, and what cannot be compared.
     warnings: Vec<String>,
-    /// Differences of the two machines, which mean that more than the arms may have changed.
+    /// Differences between the two machines. If there are any, not only the arms may have changed.
     differences: Vec<String>,
     changes: Vec<ArmChange>,
 }
@@ -151,13 +151,13 @@ fn logs(report: &CostReport) -> BTreeMap<(String, String), Vec<f64>> {
 }
 
 fn changes(before: &CostReport, after: &CostReport, limit: f64) -> Vec<ArmChange> {
-    // The floor has no verdict in a run either.
+    // Rows without a verdict in the runs, such as the floor's, have none here either.
     let is_reference = |benchmark: &str, arm: &str| {
         let mut rows = before.rows.iter().chain(&after.rows);
         rows.any(|row| row.benchmark == benchmark && row.arm == arm && row.verdict.is_none())
     };
     let (before, after) = (logs(before), logs(after));
-    // Confident enough that both intervals of all rows hold together with the requested confidence
+    // With this confidence, the two intervals of all rows hold together at `CONFIDENCE`
     // (Bonferroni).
     let confidence = 1.0 - (1.0 - CONFIDENCE) / (2 * before.len()).max(1) as f64;
     let change = |((benchmark, arm), old): (&(String, String), &Vec<f64>)| {
@@ -221,8 +221,8 @@ fn text(comparison: &CostComparison) -> String {
     }
     let _ = writeln!(
         out,
-        "\nbefore, after: times of nothing. Change: with intervals that hold for all rows \
-        together at 95 %; limit {} %.",
+        "\nbefore, after: time as a multiple of the time with nothing on. Change: with its \
+        interval; the intervals of all rows hold together at 95 %. Limit: {} %.",
         in_percent(comparison.limit)
     );
     out

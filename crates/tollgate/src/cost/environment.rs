@@ -1,5 +1,5 @@
-//! The machine of a run, as it was when the run began, and the time that its hypervisor took
-//! meanwhile.
+//! The machine of a run as it was at the beginning, and the time that its hypervisor took during
+//! the run.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -33,7 +33,8 @@ impl Interleave {
         self.longest_off = self.longest_off.max(took);
     }
 
-    /// Sets the gap, once every arm has been on, to what the slowest arms need and `settle` more.
+    /// Sets the gap to what the slowest arms need plus `settle`. Every arm must have been on
+    /// before.
     pub fn settle(&mut self, settle: Duration) {
         self.gap = self.longest_off + self.longest_on + settle;
     }

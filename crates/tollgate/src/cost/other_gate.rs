@@ -2,13 +2,13 @@
 
 use anyhow::{Result, bail};
 
-/// Whether a gate is loaded; false without root, which cannot find out.
+/// Whether a gate is loaded. False without root, because only root can find out.
 pub fn is_gated() -> bool {
     kernel::process::is_root() && kernel::gate::is_loaded()
 }
 
-/// The gate of another process slows every arm down, and an arm that shared it would cost less than
-/// by itself.
+/// Fails if `is_there`. The gate of another process slows every arm down, and an arm that shared
+/// that gate would cost less than by itself.
 pub fn ensure_no_other_gate(is_there: bool) -> Result<()> {
     if is_there {
         bail!(

@@ -57,14 +57,16 @@ pub fn run(text: &str, limit: Duration, cancelled: &AtomicBool) -> Result<bool> 
     succeed(&mut ProcessGroup::start(command, text)?, limit, cancelled)
 }
 
-/// The output of a command: a number or the like, and nothing that would fill a pipe.
+/// Runs a command and returns its output, which must be short, such as a number: it must not fill
+/// the pipe.
 pub fn output_of(text: &str, limit: Duration) -> Result<String> {
     let mut command = shell(text);
     command.stdout(Stdio::piped());
     let mut group = ProcessGroup::start(command, text)?;
     let mut output = group.child.stdout.take().expect("it is piped");
     succeed(&mut group, limit, &NEVER_CANCELLED)?;
-    // Not read to its end: processes that the command left running may hold the pipe open.
+    // The output is not read to its end: processes that the command left running may hold the pipe
+    // open.
     let (mut printed, mut buffer) = (Vec::new(), [0; 4096]);
     while wait_readable(output.as_raw_fd(), Duration::ZERO) {
         match output
@@ -172,8 +174,8 @@ impl ProcessGroup {
         }
     }
 
-    /// Ends the leader with SIGINT, as Ctrl-C does, and then with SIGTERM; the rest of the process
-    /// group is then killed. An error if the leader had to be killed.
+    /// Ends the leader with SIGINT, as Ctrl-C does, or else with SIGTERM, and then kills the rest
+    /// of the process group. Fails if the leader had to be killed.
     pub fn end(self) -> Result<()> {
         for signal in [libc::SIGINT, libc::SIGTERM] {
             signal_group(self.child.id(), signal);

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// The time between two messages: the widest row is not searched for at each quad.
+/// The minimum time between two messages, so that the widest row is not searched for after each
+/// quad.
 const UPDATE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The progress bar of a run.

@@ -5,7 +5,7 @@ use stats::sign::Verdict;
 
 use super::analysis::{CarryOver, Control, ControlVerdict, Row};
 use super::environment::Environment;
-use super::runner::{BatchCounts, RawBlock};
+use super::measured::{BatchCounts, RawBlock};
 
 pub const SCHEMA: &str = "tollgate.cost/1";
 
@@ -27,8 +27,8 @@ pub struct CostReport {
     pub counts: Vec<BatchCounts>,
     pub controls: Vec<Control>,
     pub rows: Vec<Row>,
-    /// Benchmarks without a row: in the first quad already, nothing was left of their time after
-    /// the subtraction.
+    /// Benchmarks without a row: already in the first quad, the subtraction left nothing of their
+    /// time.
     #[serde(rename = "drowned")]
     pub below_noise: Vec<String>,
     pub carry_over: Vec<CarryOver>,

@@ -1,125 +1,37 @@
-//! The run: a pilot determines the counts, then quads of blocks are measured, with looks that
-//! decide when to stop.
+//! The run: a pilot determines the counts, then quads of blocks are measured until a look
+//! (stopping.rs) decides that they suffice.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use kernel::benchmark::Benchmark;
-use serde::{Deserialize, Serialize};
-use stats::interval::{median, median_interval};
+use stats::interval::median;
 use stats::order::{Quads, Random};
-use stats::sequential::{MAX_QUADS, is_look, is_precise, rightspeed};
 
-use super::analysis::{
-    ArmTimes, BlockPair, BlockTime, CONFIDENCE, StoppedBy, can_detect_injection, differences,
-};
-use super::arguments::StopRule;
-use super::arms::Arm;
+use super::analysis::{BlockPair, BlockTime, StoppedBy};
 use super::block::{BlockResult, run_block};
 use super::interleave::Interleave;
-use super::progress::{LeastPrecise, Progress};
+use super::measured::{BatchCounts, Measured, RawBlock};
+use super::plan::{BASE, INJECTED, Plan};
+use super::progress::Progress;
+use super::stopping::{max_quads, stop};
 use super::worker::{TimedBenchmark, WorkerReply, WorkerRequest};
-
-/// The indices of the arms that every run has.
-pub const BASE: usize = 0;
-pub const AA: usize = 1;
-pub const INJECTED: usize = 2;
 
 /// The injected time, as a fraction of the benchmark's own time.
 pub const INJECTION: f64 = 0.02;
 
-/// How long a benchmark's part of a block takes. With the slowest arm, it takes not much longer
-/// than `MAX_DURATION`.
+/// How long a benchmark's part of a block should take. With the slowest arm, it should not take
+/// much longer than `MAX_DURATION`.
 const TARGET_DURATION: Duration = Duration::from_millis(12);
 const MAX_DURATION: Duration = Duration::from_millis(250);
 const MIN_BATCHES: usize = 7;
 const MAX_BATCHES: usize = 101;
 const PILOT_BATCHES: usize = 7;
 
-/// A benchmark in one placement.
-#[derive(Clone)]
-pub struct BenchmarkRun {
-    pub name: Arc<str>,
-    pub benchmark: &'static Benchmark,
-    pub cpu: Option<usize>,
-}
-
-/// What a run measures, and when it stops.
-pub struct Plan {
-    /// Off, A/A and injected first.
-    pub arms: Vec<Arm>,
-    pub benchmarks: Vec<BenchmarkRun>,
-    pub stop: StopRule,
-    pub precision: f64,
-    /// The minimum time between two workers.
-    pub settle: Duration,
-    pub budget: Duration,
-    pub seed: u64,
-}
-
-/// The most quads of a run.
-fn max_quads(stop: StopRule) -> usize {
-    match stop {
-        StopRule::Precision => MAX_QUADS,
-        // A quad has two runs of each arm.
-        StopRule::Rightspeed => rightspeed::RUNS / 2,
-    }
-}
-
-/// Every batch of one benchmark in one block.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct RawBlock {
-    pub quad: usize,
-    /// The position in the quad.
-    #[serde(rename = "place")]
-    pub position: usize,
-    pub arm: Arc<str>,
-    pub benchmark: Arc<str>,
-    /// In nanoseconds per unit; the worker's own clock and loop, below, are subtracted already.
-    pub ns: Vec<f64>,
-    pub clock_ns: f64,
-    pub loop_ns: f64,
-    /// Nanoseconds per batch that the injected chain took; 0 without one.
-    pub injected_ns: f64,
-}
-
-/// Counts that are the same for all arms.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct BatchCounts {
-    pub benchmark: String,
-    pub units: u32,
-    pub batches: usize,
-    /// Steps of the injected chain per batch.
-    pub spin: u64,
-}
-
-/// The measurements so far. The vectors are filled as the run proceeds.
-#[derive(Default)]
-pub struct Measured {
-    pub counts: Vec<BatchCounts>,
-    /// By benchmark and arm.
-    pub times: Vec<ArmTimes>,
-    /// By benchmark: the injected time relative to the benchmark's own, one value for each quad.
-    pub injected: Vec<Vec<f64>>,
-    /// By benchmark and preceding arm: log ratios of a base block to the other one of the quad.
-    pub after: Vec<BTreeMap<String, Vec<f64>>>,
-    pub stopped_by: Vec<Option<StoppedBy>>,
-    /// By arm.
-    pub losses: Vec<Option<u64>>,
-    pub raw: Vec<RawBlock>,
-    pub pace: Interleave,
-    pub clock_ns: f64,
-    pub loop_ns: f64,
-    pub elapsed: Duration,
-    pub was_interrupted: bool,
-}
-
 impl Plan {
-    /// Runs the plan and fills `measured` on the way, so that after an error or an interrupt it has
-    /// all that was measured before.
+    /// Runs the plan and fills `measured` on the way, so that an error or an interrupt does not
+    /// lose what was measured before.
     pub fn run(
         &self,
         measured: &mut Measured,
@@ -202,8 +114,8 @@ impl Plan {
                 spin: 0,
             })
             .collect();
-        let pace = &mut measured.pace;
-        let Some(base) = self.block(BASE, &tasks, pace, cancelled)? else { return Ok(None) };
+        let interleave = &mut measured.interleave;
+        let Some(base) = self.block(BASE, &tasks, interleave, cancelled)? else { return Ok(None) };
         (measured.clock_ns, measured.loop_ns) = (base.reply.clock_ns, base.reply.loop_ns);
         let batch_ns = |reply: &WorkerReply| -> Vec<f64> {
             reply.tasks.iter().map(|timing| median(&timing.ns) * f64::from(timing.units)).collect()
@@ -214,12 +126,14 @@ impl Plan {
         }
         let mut slowest = own.clone();
         for arm in INJECTED + 1..self.arms.len() {
-            let Some(block) = self.block(arm, &tasks, pace, cancelled)? else { return Ok(None) };
+            let Some(block) = self.block(arm, &tasks, interleave, cancelled)? else {
+                return Ok(None);
+            };
             for (slowest, ns) in slowest.iter_mut().zip(batch_ns(&block.reply)) {
                 *slowest = slowest.max(ns);
             }
         }
-        pace.settle(self.settle);
+        interleave.settle(self.settle);
         let counts = self.benchmarks.iter().zip(&tasks).zip(own.iter().zip(&slowest));
         Ok(Some(
             counts
@@ -237,13 +151,13 @@ impl Plan {
         &self,
         arm: usize,
         tasks: &[TimedBenchmark],
-        pace: &mut Interleave,
+        interleave: &mut Interleave,
         cancelled: &AtomicBool,
     ) -> Result<Option<BlockResult>> {
-        run_block(&self.arms[arm], &WorkerRequest { tasks: tasks.to_vec() }, pace, cancelled)
+        run_block(&self.arms[arm], &WorkerRequest { tasks: tasks.to_vec() }, interleave, cancelled)
     }
 
-    /// Measures a quad. Returns the reply of each block, in the order of `open`.
+    /// Measures a quad. Returns the reply of each block, with its tasks in the order of `open`.
     fn quad(
         &self,
         order: &[usize],
@@ -254,7 +168,7 @@ impl Plan {
     ) -> Result<Option<Vec<WorkerReply>>> {
         let mut replies = Vec::new();
         for arm in order {
-            // Shuffled, so that a benchmark does not always follow the same one.
+            // The benchmarks are shuffled, so that none of them always follows the same other one.
             let mut shuffled: Vec<_> = (0..open.len()).collect();
             random.shuffle(&mut shuffled);
             let task = |part: &usize| {
@@ -268,7 +182,7 @@ impl Plan {
                 }
             };
             let tasks: Vec<_> = shuffled.iter().map(task).collect();
-            let Some(block) = self.block(*arm, &tasks, &mut measured.pace, cancelled)? else {
+            let Some(block) = self.block(*arm, &tasks, &mut measured.interleave, cancelled)? else {
                 return Ok(None);
             };
             if let Some(lost) = block.loss {
@@ -296,7 +210,8 @@ impl Plan {
     ) {
         for (part, index) in open.iter().enumerate() {
             let time = |position: usize| BlockTime::of(&replies[position].tasks[part].ns);
-            // A time that is a difference can be below an arm's noise; then it has no logarithm.
+            // A time that is a difference is zero or negative if it is below an arm's noise, and
+            // has no logarithm.
             if (0..order.len()).any(|position| time(position).median <= 0.0) {
                 measured.stopped_by[*index] = Some(StoppedBy::Noise);
                 continue;
@@ -346,69 +261,6 @@ impl Plan {
                 });
             }
         }
-    }
-
-    /// Closes the benchmarks whose rows are as precise as requested and whose controls are
-    /// conclusive.
-    fn interim_look(&self, quads: usize, open: &[usize], measured: &mut Measured) {
-        if self.stop == StopRule::Precision && !is_look(quads) {
-            return;
-        }
-        for index in open {
-            let times = &measured.times[*index];
-            let is_precise = |arm: usize| match self.stop {
-                StopRule::Precision => is_precise(
-                    &differences(&times[arm], &times[BASE]).logs,
-                    self.precision,
-                    CONFIDENCE,
-                ),
-                StopRule::Rightspeed => rightspeed::is_precise(&runs(&times[arm])),
-            };
-            // The base is not compared with anything, but RightSpeed's rule applies to each arm by
-            // itself.
-            let first = if self.stop == StopRule::Precision { AA } else { BASE };
-            let are_controls_conclusive = || {
-                let injected = differences(&times[INJECTED], &times[BASE]).logs;
-                self.stop == StopRule::Rightspeed
-                    || can_detect_injection(&injected, 2 * self.benchmarks.len())
-            };
-            if (first..self.arms.len()).all(is_precise) && are_controls_conclusive() {
-                measured.stopped_by[*index] = Some(StoppedBy::Precision);
-            }
-        }
-    }
-
-    /// The least precise row of the open benchmarks.
-    fn widest(&self, measured: &Measured) -> Option<LeastPrecise> {
-        let mut widest: Option<LeastPrecise> = None;
-        for (index, placed) in self.benchmarks.iter().enumerate() {
-            if measured.stopped_by[index].is_some() {
-                continue;
-            }
-            let times = &measured.times[index];
-            for arm in AA..self.arms.len() {
-                let logs = differences(&times[arm], &times[BASE]).logs;
-                let Some(interval) = median_interval(&logs, CONFIDENCE) else {
-                    continue;
-                };
-                let half = (interval.high - interval.low) / 2.0;
-                if widest.as_ref().is_none_or(|(_, _, most)| half > *most) {
-                    widest = Some((placed.name.to_string(), self.arms[arm].name.to_string(), half));
-                }
-            }
-        }
-        widest
-    }
-}
-
-/// The means of an arm's blocks.
-fn runs(pairs: &[BlockPair]) -> Vec<f64> {
-    pairs.iter().flatten().map(|time| time.mean).collect()
-}
-
-fn stop(measured: &mut Measured, open: &[usize], by: StoppedBy) {
-    for index in open {
-        measured.stopped_by[*index] = Some(by);
     }
 }
 

@@ -7,8 +7,9 @@ use super::analysis::{
 };
 use super::arms::{Arm, OFF};
 use super::environment::Environment;
+use super::measured::Measured;
+use super::plan::{AA, BASE, INJECTED, Plan};
 use super::report::{CostReport, SCHEMA};
-use super::runner::{AA, BASE, INJECTED, Measured, Plan};
 
 /// The report of the measurements. After an error, it has what was measured before.
 pub fn conclude(
@@ -89,7 +90,7 @@ pub fn conclude(
     }
 }
 
-/// The arm whose toll is the floor of this one's.
+/// The arm whose toll is the floor of this arm's toll.
 fn floor_of(arm: &Arm, arms: &[Arm]) -> Option<usize> {
     let name = Arm::floor(&arm.hooks()?).name;
     arms.iter().position(|arm| arm.name == name)
@@ -106,7 +107,8 @@ mod tests {
     use super::super::analysis::BlockTime;
     use super::super::arguments::StopRule;
     use super::super::built_in::built_in;
-    use super::super::runner::{BenchmarkRun, RawBlock};
+    use super::super::measured::RawBlock;
+    use super::super::plan::BenchmarkRun;
     use super::*;
     use crate::output::Output;
 
@@ -126,7 +128,7 @@ mod tests {
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
     }
 
-    /// Uses blocks with the fewest possible samples, which need the most memory.
+    /// Uses blocks with as few samples as possible, because these need the most memory per sample.
     fn keeps_and_writes(samples: usize, most_bytes: u64) {
         const SAMPLES_PER_BLOCK: usize = 7;
         let placed = |benchmark: &'static benchmark::Benchmark| BenchmarkRun {

@@ -65,8 +65,8 @@ fn first_lines(out: &mut String, report: &CostReport) {
     for benchmark in &report.below_noise {
         let _ = writeln!(
             out,
-            "NO FIGURES for {benchmark}: the noise of an arm is larger than the difference that \
-            remains"
+            "NO FIGURES for {benchmark}: the noise of an arm is larger than the time that remains \
+            after the subtraction"
         );
     }
     let losses = report.rows.iter().filter(|row| row.loss.is_some_and(|lost| lost > 0));
@@ -176,7 +176,7 @@ fn controls(out: &mut String, report: &CostReport) {
             of_kind.iter().filter(|control| control.verdict == ControlVerdict::Passed).count();
         let name = match kind {
             ControlKind::Aa => "A/A: no difference",
-            ControlKind::Injected => "injected: measured as large as it is",
+            ControlKind::Injected => "injected: measured at its true size",
         };
         let _ = writeln!(out, "  {name}: {passed} of {} passed", of_kind.len());
         for control in of_kind.iter().filter(|control| control.verdict != ControlVerdict::Passed) {

@@ -15,8 +15,8 @@ use super::worker::{WorkerReply, WorkerRequest};
 /// How often a block checks whether the run was cancelled.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long a worker may take to end after its reply, and how long its untimed work may take
-/// without a slow arm.
+/// How long a worker may take to end after its reply. Its untimed work may take as long, unless the
+/// arm has a limit of its own.
 pub const WORKER_EXIT_LIMIT: Duration = Duration::from_secs(30);
 
 /// A worker that has started.
@@ -40,7 +40,8 @@ impl Worker {
         Ok(Self { group: ProcessGroup::start(command, &worker_name(under, &own))? })
     }
 
-    /// Sends the request and waits for the reply; `None`: the run was cancelled meanwhile.
+    /// Sends the request and waits for the reply. Returns `None` if the run was cancelled
+    /// meanwhile.
     pub fn finish(
         mut self,
         request: &WorkerRequest,
@@ -89,7 +90,8 @@ impl Worker {
     }
 }
 
-/// This program's file by name; if that was replaced meanwhile, by the process.
+/// The path of this program's file. If the file was replaced meanwhile, the path in /proc that
+/// leads to the old one.
 fn own_program() -> Result<PathBuf> {
     let named = std::env::current_exe().context("cannot find this program's own file")?;
     Ok(if named.exists() { named } else { format!("/proc/{}/exe", std::process::id()).into() })

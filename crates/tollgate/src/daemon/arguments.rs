@@ -13,7 +13,7 @@ use crate::process_selection;
 pub struct DaemonArguments {
     /// Learn only, also report anomalies, or also respond to them
     ///
-    /// The default is watch, or no guard with --services or --plugin.
+    /// The default is watch. With --services or --plugin, the daemon guards nothing by default.
     #[arg(long = "guard", value_enum, value_name = "MODE", require_equals = true)]
     pub mode: Option<Mode>,
     /// Activate the services and rules of this file (`tollgate service check` checks a file)

@@ -21,10 +21,11 @@ use crate::extension::NOT_UNDERSTOOD;
 const MAX_REQUEST_LEN: u64 = 1 << 30;
 /// A client that connects and sends nothing is disconnected after this time.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
-/// Connections at the same time: each is an open file, and the daemon needs some for itself.
+/// The most connections at the same time. Each is an open file, and the daemon needs other files
+/// for itself.
 const MAX_CONNECTIONS: usize = 400;
-/// Idle threads that wait for connections. To start a thread takes longer than most replies, so a
-/// thread that accepts a connection leaves another one for the next.
+/// The number of idle threads that wait for connections. Starting a thread takes longer than most
+/// replies, so finished threads stay to serve later connections.
 const WAITING_THREADS: usize = 2;
 /// How often to check whether a follower has disconnected, and how long to wait after a failed
 /// accept.
@@ -87,8 +88,8 @@ impl ControlSocket {
         Ok(Self { path: path.to_owned(), listener })
     }
 
-    /// Starts to serve connections. Requests come through the channel, and the stream is readable
-    /// when there is one.
+    /// Starts to serve connections. Requests come through the channel. The stream is readable when
+    /// there is a request.
     pub fn serve(&self) -> Result<(Receiver<PendingRequest>, UnixStream)> {
         let (to_daemon, requests) = channel();
         let (wake, awake) = UnixStream::pair()?;
@@ -144,7 +145,7 @@ impl ConnectionPool {
     fn serve_connections(self: &Arc<Self>) {
         loop {
             let Ok((stream, _)) = self.listener.accept() else {
-                // It may succeed later.
+                // `accept` may succeed later.
                 thread::sleep(POLL_INTERVAL);
                 continue;
             };
@@ -184,7 +185,8 @@ fn write_error(stream: &UnixStream, error: &anyhow::Error) -> Result<()> {
     write_reply(stream, &Reply::Error(format!("{error:#}")))
 }
 
-/// Reads a request, passes it on to the daemon, and waits for the reply.
+/// Reads a client's request, passes it on to the daemon, and waits for the reply. Refuses a client
+/// that is not root.
 fn forward(
     stream: &UnixStream,
     to_daemon: &Sender<PendingRequest>,

@@ -10,8 +10,8 @@ use anyhow::{Context as _, Result};
 
 const FORMAT: &str = "text/plain; version=0.0.4";
 const MAX_REQUEST_LEN: usize = 8 << 10;
-/// Any process may connect. Connections are served one after the other, so that together they use
-/// only one of the daemon's open files, and each may take this long.
+/// The longest time of a connection. Any process may connect, so connections are served one after
+/// the other, and together use only one of the daemon's open files.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The page, which the daemon renders anew at each refresh.
@@ -27,7 +27,7 @@ pub fn serve(address: &str, page: Page) -> Result<String> {
             match listener.accept() {
                 // The client may have disconnected.
                 Ok((stream, _)) => drop(serve_one(stream, &page)),
-                // It may succeed later.
+                // `accept` may succeed later.
                 Err(_) => thread::sleep(CONNECTION_TIMEOUT),
             }
         }

@@ -37,7 +37,7 @@ const REFRESH_INTERVAL: Duration = Duration::from_millis(500);
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// The reply to requests for an extension that this daemon does not have, by their key.
+/// The replies to requests for an extension that this daemon does not have, by request key.
 const ABSENT: [(&str, &str); 2] = [
     (guard::REQUEST_KEY, "this daemon guards nothing: it was started without --guard"),
     (
@@ -56,7 +56,7 @@ struct Daemon<'a> {
     last_refresh: Instant,
 }
 
-/// The policy of the guard; `None`: no guard.
+/// The policy of the guard, or `None` for a daemon without a guard.
 fn policy(arguments: &DaemonArguments) -> Result<Option<Policy>> {
     let has_others = arguments.services.is_some() || !arguments.plugins.is_empty();
     let mode = arguments.mode.or((!has_others).then_some(Mode::Watch));
@@ -94,7 +94,7 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
     let scope = if select.all { PluginScope::Machine } else { PluginScope::Session };
     let plugins = PluginSetup::of_daemon(sources, has_guard, scope)?;
     let control = ControlSocket::listen(&arguments.socket.path)?;
-    // They are called in this order.
+    // The extensions are called in this order.
     let mut extensions: Vec<Box<dyn ExtensionSetup>> = Vec::new();
     if let Some(policy) = policy {
         let events = Some(Events::start(arguments.events.as_deref())?);
@@ -108,7 +108,8 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
         extensions.push(Box::new(services));
     }
     extensions.push(Box::new(plugins));
-    // Last, because it may read many counters, and the guard releases processes in time.
+    // `lens` is last, because it may read many counters, and the guard must release processes in
+    // time.
     extensions.push(Box::new(LensSetup::off()));
     let page = Page::default();
     if let Some(address) = &arguments.metrics {
@@ -142,7 +143,7 @@ impl Daemon<'_> {
         if self.select.all {
             self.runner.gate_new_processes();
         }
-        // Further rounds find processes that others forked while the first ones were attached.
+        // Further rounds find processes that were forked during the round before.
         for _ in 0..3 {
             self.refresh_processes()?;
         }
@@ -223,7 +224,7 @@ impl Daemon<'_> {
         Ok(())
     }
 
-    /// Ends the daemon. Held processes are released whatever error ended its work.
+    /// Ends the daemon. Held processes are released even after an error.
     fn end(mut self, worked: Result<()>, has_guard: bool) -> Result<ExitCode> {
         let _ = notify(false, &[NotifyState::Stopping]);
         let worked = worked.and_then(|()| self.runner.tend());

@@ -28,13 +28,13 @@ fn lsm_refused(machine: &KernelFacts, refusal: &ProbeError) -> Finding {
     }
     if security.is_active("bpf") {
         return finding.remedy(format!(
-            "not by lsm=, as bpf is active already: lockdown or a policy of this host refuses it \
-            ({})",
+            "lsm= does not help, because bpf is active already: lockdown or a policy of this host \
+            refuses it ({})",
             security.attached()
         ));
     }
     finding.remedy(format!(
-        "{}; if it is refused even then, lockdown or a policy of this host does it ({})",
+        "{}; if it is still refused, lockdown or a policy of this host refuses it ({})",
         security.boot_with_bpf(),
         security.attached()
     ))
@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn refusal_with_active_bpf_lsm() {
         let how = lsm_refused(&machine(Some("capability,bpf")), &refusal(EPERM)).remedy.unwrap();
-        assert!(how.contains("not by lsm=") && how.contains("lockdown: integrity"), "{how}");
+        assert!(how.contains("lsm= does not help") && how.contains("lockdown: integrity"), "{how}");
         let how = lsm_refused(&machine(Some("capability")), &refusal(EPERM)).remedy.unwrap();
         assert!(how.contains("lsm=capability,bpf") && how.contains("lockdown: integrity"), "{how}");
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use kernel::probe::{self, ProbeResult};
 use kernel::process::is_root;
-use kernel::{enforcement, wire};
+use kernel::{precall, wire};
 
 use super::finding::{AS_ROOT, Capability, Finding, KernelFacts, without_types};
 use super::{bpf_lsm, cgroups, files};
@@ -160,7 +160,7 @@ const GUARDING: &[Capability] = &[
     optional(
         "holds before calls take effect",
         GUARD,
-        "holds at the end of calls, or at once if they sleep; forks before they take effect",
+        "calls are held at their end, sleeping calls at once, and forks before they take effect",
         "BPF LSM, or cgroup programs and cgroup v2",
         holds,
     ),
@@ -191,7 +191,7 @@ const SERVICES: &[Capability] = &[
     optional(
         "message tracepoints",
         SERVICE,
-        "fentry and fexit programs; `sent_bytes` counts what was to be sent",
+        "fentry and fexit programs; `sent_bytes` counts the bytes that a call was asked to send",
         "Linux 6.3 or newer",
         |machine| machine.tracepoint("sock_recv_length"),
     ),
@@ -242,7 +242,7 @@ const PLUGINS: &[Capability] = &[
 ];
 
 const LAB: &[Capability] = &[optional(
-    "pressure stall figures (PSI)",
+    "pressure stall information (PSI)",
     COST,
     "reports without the pressure on processors",
     "a kernel with CONFIG_PSI=y",
@@ -376,13 +376,13 @@ fn holds(machine: &KernelFacts) -> Finding {
     let (Ok(()), Ok(_)) = (&machine.may_use_bpf, &machine.types) else {
         return Finding::untried("not tried").remedy(AS_ROOT);
     };
-    let possible = enforcement::available_mechanisms();
-    let calls = enforcement::enforced_call_names(possible).join(", ");
+    let possible = precall::available_mechanisms();
+    let calls = precall::enforced_call_names(possible).join(", ");
     match possible {
         wire::GUARD_LSM => Finding::yes(format!("by BPF LSM: {calls}")),
         wire::GUARD_CGROUP => Finding::yes(format!(
-            "by cgroup programs, so only for IPv4 and IPv6 sockets, and of sends only for UDP \
-            with an address: {calls}"
+            "by cgroup programs, so only for IPv4 and IPv6 sockets, and sends only over UDP with \
+            an address: {calls}"
         ))
         .fallback("at the end of other calls"),
         _ => Finding::no("neither BPF LSM nor cgroup programs"),

@@ -20,7 +20,7 @@ pub fn kernel_addresses() -> Finding {
     }
 }
 
-/// Some symbols are legitimately at 0, so one other address is enough.
+/// Some symbols are legitimately at 0, so one address that is not 0 is enough.
 fn shows_addresses(kallsyms: &str) -> bool {
     kallsyms.lines().any(|line| {
         let address = line.split(' ').next().unwrap_or_default();
@@ -70,7 +70,7 @@ pub fn exists(path: &str) -> Finding {
     }
 }
 
-/// The frequency policies' `file`, from the first one.
+/// The content of this file in the folder of the first frequency policy.
 fn of_first_policy(file: &str) -> Option<String> {
     let mut policies: Vec<_> =
         fs::read_dir("/sys/devices/system/cpu/cpufreq").ok()?.filter_map(Result::ok).collect();

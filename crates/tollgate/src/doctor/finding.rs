@@ -7,9 +7,9 @@ use super::security::Security;
 pub struct Capability {
     pub name: &'static str,
     pub needed_by: &'static [&'static str],
-    /// Without it, `tollgate run` cannot work.
+    /// Whether `tollgate run` cannot work without it.
     pub required: bool,
-    /// What is used if it is missing; empty: nothing.
+    /// What is used if the capability is missing; empty if nothing replaces it.
     pub fallback: &'static str,
     pub remedy: &'static str,
     pub test: fn(&KernelFacts) -> Finding,
@@ -19,7 +19,7 @@ pub struct Capability {
 pub struct Finding {
     pub have: Option<bool>,
     pub detail: String,
-    /// Replaces the general text of the list of capabilities.
+    /// Replaces [`Capability::fallback`] for this machine.
     pub fallback: Option<String>,
     pub remedy: Option<String>,
 }
@@ -69,7 +69,7 @@ impl KernelFacts {
         }
     }
 
-    /// The same for a probe that needs the kernel's types.
+    /// As [`Self::probe_finding`], for a probe that needs the kernel's types.
     pub fn typed_probe_finding(&self, probe: impl FnOnce() -> ProbeResult) -> Finding {
         match &self.types {
             Ok(_) => self.probe_finding(probe()),
@@ -99,7 +99,8 @@ impl KernelFacts {
         Finding::no(format!("refused ({errno})")).remedy(self.security.policy())
     }
 
-    /// A kfunc: BPF programs may call those that the kernel's types describe.
+    /// Whether the kernel has a kfunc. BPF programs may call the kfuncs that the kernel's types
+    /// describe.
     pub fn kfunc(&self, name: &str) -> Finding {
         self.described(|types| types.has_function(name))
     }
@@ -108,7 +109,7 @@ impl KernelFacts {
         self.described(|types| types.has_tracepoint(name))
     }
 
-    /// What the kernel has if its types describe it.
+    /// The finding for a feature that the kernel has exactly if its types describe it.
     fn described(&self, is_there: impl FnOnce(&Types) -> bool) -> Finding {
         match &self.types {
             Ok(types) if is_there(types) => Finding::yes(""),
@@ -118,7 +119,7 @@ impl KernelFacts {
     }
 }
 
-/// The result for what cannot be examined without the kernel's types.
+/// The finding for a feature that cannot be tested without the kernel's types.
 pub fn without_types() -> Finding {
     Finding::untried("needs the kernel's types").remedy("kernel types (BTF), as above")
 }

@@ -4,9 +4,9 @@
 mod bpf_lsm;
 mod capabilities;
 mod cgroups;
-mod document;
 mod files;
 mod finding;
+mod report;
 mod security;
 mod text;
 
@@ -14,19 +14,19 @@ use anyhow::Result;
 use kernel::probe;
 
 use capabilities::GROUPS;
-use document::{DoctorDocument, ExaminedCapability, SCHEMA};
 use finding::{Capability, Finding, KernelFacts};
+use report::{DoctorReport, ExaminedCapability, SCHEMA};
 
-/// The text or JSON, and whether `tollgate run` can work on this machine.
+/// The report as text or JSON, and whether `tollgate run` can work on this machine.
 pub fn report(json: bool) -> Result<(String, bool)> {
-    let document = probe::quietly(examine);
-    let can_run = document.can_run;
+    let report = probe::quietly(examine);
+    let can_run = report.can_run;
     let report =
-        if json { serde_json::to_string_pretty(&document)? + "\n" } else { text::text(&document) };
+        if json { serde_json::to_string_pretty(&report)? + "\n" } else { text::text(&report) };
     Ok((report, can_run))
 }
 
-fn examine() -> DoctorDocument {
+fn examine() -> DoctorReport {
     let machine = KernelFacts::read_all();
     let mut capabilities = Vec::new();
     for (group, members) in GROUPS {
@@ -35,7 +35,7 @@ fn examine() -> DoctorDocument {
         }
     }
     let (kernel, architecture) = probe::release();
-    DoctorDocument {
+    DoctorReport {
         schema: SCHEMA,
         kernel,
         machine: architecture,

@@ -8,9 +8,9 @@ const LSM: &str = "/sys/kernel/security/lsm";
 const LOCKDOWN: &str = "/sys/kernel/security/lockdown";
 
 pub struct Security {
-    /// The active modules, in the form of the boot parameter lsm=; none: unknown.
+    /// The active modules in the form of the boot parameter lsm=, or `None` if they are unknown.
     pub modules: Option<String>,
-    /// "none", "integrity" or "confidentiality"; none: unknown.
+    /// "none", "integrity" or "confidentiality"; `None` if the mode is unknown.
     pub lockdown: Option<String>,
 }
 

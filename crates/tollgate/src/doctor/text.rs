@@ -1,9 +1,9 @@
-//! The text form of the document, in 100 columns.
+//! The text form of the report, in 100 columns.
 
 use std::fmt::Write as _;
 
-use super::document::{DoctorDocument, ExaminedCapability};
 use super::finding::AS_ROOT;
+use super::report::{DoctorReport, ExaminedCapability};
 
 const WIDTH: usize = 100;
 const NAME: usize = 36;
@@ -13,23 +13,23 @@ const NEEDED_BY: usize = 14;
 const DETAIL: usize = 2 + NAME + 1 + HAVE + 2 + NEEDED_BY + 1;
 const INDENT: usize = 6;
 
-pub fn text(document: &DoctorDocument) -> String {
-    let mut out = format!("Linux {} on {}\n", document.kernel, document.machine);
+pub fn text(report: &DoctorReport) -> String {
+    let mut out = format!("Linux {} on {}\n", report.kernel, report.machine);
     let mut group = "";
-    for capability in &document.capabilities {
+    for capability in &report.capabilities {
         if capability.group != group {
             group = capability.group;
             heading(&mut out, group);
         }
         line(&mut out, capability);
-        // A capability that was not tried lacks another one, which has its own remedy.
+        // A capability that was not tried needs another one, which has a remedy of its own.
         if capability.have == Some(false) {
             remedy(&mut out, "instead: ", capability.instead.as_deref());
             remedy(&mut out, "to get it: ", capability.how.as_deref());
         }
     }
     out.push('\n');
-    put(&mut out, "", 0, &verdict(document));
+    put(&mut out, "", 0, &verdict(report));
     out
 }
 
@@ -73,28 +73,29 @@ fn put(out: &mut String, start: &str, column: usize, text: &str) {
     let _ = writeln!(out, "{}", line.trim_end());
 }
 
-fn verdict(document: &DoctorDocument) -> String {
-    let count = |have| document.capabilities.iter().filter(|one| one.have == have).count();
-    let all = document.capabilities.len();
+fn verdict(report: &DoctorReport) -> String {
+    let count = |have| report.capabilities.iter().filter(|one| one.have == have).count();
+    let all = report.capabilities.len();
     let mut text = format!("{} of {all} capabilities found", count(Some(true)));
     if count(None) > 0 {
         let _ = write!(text, ", {} could not be tried", count(None));
     }
     text += ". ";
-    text += &match document.can_run {
+    text += &match report.can_run {
         true => "`tollgate run` can work here.".into(),
-        false => format!("`tollgate run` cannot work here: it needs {}.", missing_text(document)),
+        false => format!("`tollgate run` cannot work here: it needs {}.", missing_text(report)),
     };
-    if document.capabilities.iter().any(|one| one.how.as_deref() == Some(AS_ROOT)) {
+    if report.capabilities.iter().any(|one| one.how.as_deref() == Some(AS_ROOT)) {
         let _ = write!(text, " Try again as root: {AS_ROOT}");
     }
     text
 }
 
-/// What is missing for `tollgate run`: first the capabilities that are known to be missing.
-fn missing_text(document: &DoctorDocument) -> String {
+/// The capabilities that `tollgate run` needs and that are known to be missing, or, if there are
+/// none, those that could not be tried.
+fn missing_text(report: &DoctorReport) -> String {
     let names = |have| {
-        let required = document.capabilities.iter().filter(|one| one.required);
+        let required = report.capabilities.iter().filter(|one| one.required);
         required.filter(|one| one.have == have).map(|one| one.name).collect::<Vec<_>>()
     };
     let missing = names(Some(false));
@@ -119,9 +120,9 @@ mod tests {
         }
     }
 
-    fn document(capabilities: Vec<ExaminedCapability>) -> DoctorDocument {
-        DoctorDocument {
-            schema: super::super::document::SCHEMA,
+    fn report(capabilities: Vec<ExaminedCapability>) -> DoctorReport {
+        DoctorReport {
+            schema: super::super::report::SCHEMA,
             kernel: "6.1.0".into(),
             machine: "x86_64".into(),
             can_run: super::super::can_run(&capabilities),
@@ -133,7 +134,7 @@ mod tests {
     fn missing_capabilities_carry_their_remedy() {
         let long = "boot with lsm=lockdown,capability,landlock,yama,apparmor,bpf on the kernel's \
             command line";
-        let text = text(&document(vec![
+        let text = text(&report(vec![
             examined("ring buffer", Some(true), ""),
             examined("queue map", Some(false), long),
             examined("timers", None, AS_ROOT),
@@ -157,7 +158,7 @@ map. Try again as root: sudo tollgate doctor
 
     #[test]
     fn text_of_complete_machine_is_one_line() {
-        let text = text(&document(vec![examined("ring buffer", Some(true), "")]));
+        let text = text(&report(vec![examined("ring buffer", Some(true), "")]));
         assert!(
             text.ends_with("\n\n1 of 1 capabilities found. `tollgate run` can work here.\n"),
             "{text}"
@@ -167,9 +168,9 @@ map. Try again as root: sudo tollgate doctor
     #[test]
     fn untried_is_named_only_if_nothing_is_missing() {
         let untried = || examined("timers", None, "");
-        assert_eq!(missing_text(&document(vec![untried()])), "timers");
+        assert_eq!(missing_text(&report(vec![untried()])), "timers");
         assert_eq!(
-            missing_text(&document(vec![untried(), examined("root", Some(false), "")])),
+            missing_text(&report(vec![untried(), examined("root", Some(false), "")])),
             "root"
         );
     }

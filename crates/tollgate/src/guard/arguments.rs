@@ -29,13 +29,13 @@ pub enum GuardCommand {
     Import(ImportArguments),
     /// Merge exported documents into one; baselines of the same program are combined
     Merge(MergeArguments),
-    /// Declare what a program's baseline has learned to be normal, at once
+    /// Declare everything in a program's baseline normal, without waiting
     ///
     /// From now on, calls are tested against all that has been learned and all that was normal
     /// before; anything new is an anomaly. A baseline becomes normal by itself after a long time
     /// without anything new. Use this command when you know that the program has shown all its
-    /// behaviour, or that its recent behaviour was legitimate. End any `tollgate run` in which the
-    /// program still learns first: when it ends, it stores what it has learned.
+    /// behaviour, or that its recent behaviour was legitimate. First end each `tollgate run` in
+    /// which the program is still learning: a run stores what it has learned when it ends.
     Normalize(ProgramArguments),
     /// Return a program's baseline to training, so that it learns new behaviour
     ///
@@ -47,14 +47,14 @@ pub enum GuardCommand {
     ///
     /// The baseline starts to learn from scratch, so the program's recent behaviour does not become
     /// normal. Use this command when a program was attacked or misused while its baseline was
-    /// learning. End any `tollgate run` that guards the program first: when it ends, it stores all
-    /// that it knows.
+    /// learning. First end each `tollgate run` that guards the program: a run stores all that it
+    /// knows when it ends.
     Sensitize(ProgramArguments),
     /// Delete a program's baseline
     ///
     /// The program is then unknown, as if it had never been seen. Use this command when the
-    /// baseline is no longer useful; `tollgate guard export` makes a backup. End any `tollgate run`
-    /// that guards the program first: when it ends, it stores all that it knows.
+    /// baseline is no longer useful; `tollgate guard export` makes a backup. First end each
+    /// `tollgate run` that guards the program: a run stores all that it knows when it ends.
     Reset(ProgramArguments),
     /// Show what the daemon guards, and which processes it holds
     Status(StatusArguments),
@@ -66,7 +66,7 @@ pub enum GuardCommand {
     ///
     /// This applies to the whole machine: to all daemons, whatever their sockets; to each `tollgate
     /// run --guard=enforce`, which then holds nothing until it ends; and to processes that were
-    /// left stopped by a guard that was killed together with its watchdog process (the watchdog).
+    /// left stopped by a guard that was killed together with its watchdog process.
     Off(OffArguments),
     /// Respond to anomalies again, after `guard off`
     On(SocketOption),
@@ -100,7 +100,7 @@ pub struct WatchdogArguments {
     pub session: u32,
     /// The number of the gate's map of threads
     pub threads_map: u32,
-    /// The number of the gate's map of the guard's part of their states
+    /// The number of the gate's map of the guard's thread states
     pub guard_map: u32,
     /// The number of the gate's map of sessions
     pub sessions_map: u32,

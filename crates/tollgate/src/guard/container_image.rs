@@ -5,8 +5,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
-/// The image of the container with this ID, below the root folder. None if no engine's files name
-/// it: then only the engine itself may know the image.
+/// The image of the container with this ID, below the root folder. `None` if no engine's files name
+/// the image. Only the engine itself may know it then.
 pub fn image_of(root: &Path, container: &str) -> Option<String> {
     docker(root, container)
         .or_else(|| containers_storage(root, container))

@@ -9,8 +9,8 @@ use super::report::{GuardEvent, with_scope};
 use crate::format::{count, printable};
 use crate::output::log_message;
 
-/// Events that are logged of one program within [`INTERVAL`]; further ones are only counted.
-/// `tollgate guard events` lists all of them.
+/// The number of one program's events that are logged within [`INTERVAL`]. Further events are only
+/// counted. `tollgate guard events` lists all of them.
 const MAX_EVENTS_PER_MINUTE: u64 = 20;
 const INTERVAL: Duration = Duration::from_secs(60);
 

@@ -9,7 +9,7 @@ use super::placement::UnitAndContainer;
 use super::report::GuardEvent;
 use super::tracked_program::{TrackedProgram, name};
 
-/// The most events in a report; further ones are only counted.
+/// The maximum number of events in a report. Further events are only counted.
 const MAX_EVENTS: usize = 10_000;
 
 /// The events that were not taken yet.

@@ -14,12 +14,13 @@ use kernel::wire;
 use super::baseline::Digest;
 use super::program_file::key;
 
-/// Files up to this size are hashed without the thread, which takes some hundredths of a second.
+/// Files up to this size are hashed without the thread. Hashing such a file takes some hundredths
+/// of a second.
 pub const MAX_INLINE_BYTES: u64 = 16 << 20;
 /// A longer file has no baseline.
 const MAX_HASHED_BYTES: u64 = 1 << 30;
-/// The most files in the queue, each of which is open. While the queue is full, a further program
-/// gets no baseline.
+/// The maximum number of files in the queue. Each of them is open. While the queue is full, a
+/// further program gets no baseline.
 const MAX_QUEUED: usize = 16;
 
 /// A program that has started.
@@ -33,7 +34,7 @@ pub struct StartedProgram {
     pub scope: Option<String>,
 }
 
-/// The program with its digest; None if the file cannot be read or is too long.
+/// The program with its digest. `None` if the file cannot be read or is too long.
 type HashedProgram = (StartedProgram, Option<Digest>);
 
 /// Hashes files. It starts its thread for the first large file.
@@ -123,7 +124,8 @@ impl DigestCache {
         metadata: &Metadata,
         hash: impl FnOnce() -> Option<Digest>,
     ) -> Option<Digest> {
-        /// Most entries are of programs that have ended.
+        /// The cache is cleared at this size. Most of its entries are then of programs that have
+        /// ended.
         const MAX_CACHED_DIGESTS: usize = 4096;
         let key = Self::key(metadata);
         if let Some(digest) = self.known.get(&key) {

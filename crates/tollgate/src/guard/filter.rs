@@ -30,8 +30,8 @@ const NEVER_HELD: [&str; 8] = [
     "/usr/lib/ssh/sshd-session",
 ];
 
-/// Compares the files themselves, with the path resolved in this process's mount namespace. In its
-/// own mount namespace, any user can give a file such a path.
+/// Compares the files themselves, with the path resolved in this process's mount namespace. In
+/// another mount namespace, any user can give a file such a path.
 fn is_at(path: &Path, file: &Metadata) -> bool {
     fs::metadata(path).is_ok_and(|known| (known.dev(), known.ino()) == (file.dev(), file.ino()))
 }

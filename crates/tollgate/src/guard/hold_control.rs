@@ -35,8 +35,8 @@ pub struct HoldControl {
     /// The policy's response: one of [`wire::guard_response`].
     response: u32,
     max_held: u32,
-    /// Processes of this session (setsid) are never held. It is the policy's at first, and may
-    /// become an operator's.
+    /// Processes of this session (setsid) are never held. At first it is the policy's session,
+    /// which may be replaced by an operator's.
     exempt_sid: Option<u32>,
     /// An operator has switched responses off.
     is_off: bool,
@@ -75,7 +75,7 @@ impl HoldControl {
         self.is_off
     }
 
-    /// The most processes that may be held at a time.
+    /// The maximum number of processes that may be held at a time.
     pub fn max_held(&self) -> u32 {
         self.max_held
     }
@@ -148,7 +148,8 @@ impl HoldControl {
             let profile = programs.get(slot).map(|program| &program.profile);
             profile.is_some_and(|it| it.state() != wire::GUARD_NORMAL && !it.is_exempt())
                 && (exempt_sid.is_none() || session_of(tgid) != exempt_sid)
-                // Another process stopped it and does not expect it to continue.
+                // If a process is stopped, another one stopped it and does not expect it to
+                // continue.
                 && !is_stopped(tgid)
         };
         self.next_training_stop_ns = training_stops.map_or(u64::MAX, |training_stops| {
@@ -223,8 +224,8 @@ impl HoldControl {
         {
             bail!("process {pid} is part of the guard: nothing could release it");
         }
-        // pid_namespaces(7): process 1 gets no signal from its own namespace for which it has no
-        // handler.
+        // pid_namespaces(7): from its own namespace, process 1 receives only signals for which it
+        // has a handler.
         if pid == 1 {
             bail!("process 1 cannot be stopped");
         }

@@ -43,7 +43,8 @@ fn change(stored: Option<Baseline>, imported: Baseline, replace: bool) -> Result
     };
     let Some(stored) = stored else { return Ok(to(imported, "new")) };
     if replace {
-        // It must be later than the stored time as well, by which other processes detect a change.
+        // The time must not be earlier than the stored one, because other processes detect a change
+        // by it.
         let saved = imported.saved.max(stored.saved);
         return Ok(to(Baseline { saved, ..imported }, "replaced"));
     }

@@ -35,7 +35,7 @@ impl ProgramTable {
         for slot in slots {
             let Some((program, _)) = self.programs.get_mut(&slot) else { continue };
             result = result.and(save(&lock, program, &self.policy.wire, which));
-            if program.saved.has_more {
+            if program.in_store.has_more {
                 let was_normal = program.profile.state() == wire::GUARD_NORMAL;
                 let identity = program.identity();
                 result =
@@ -69,13 +69,13 @@ impl ProgramTable {
         result
     }
 
-    /// Stores programs that no process runs and frees their profiles, if few are left for new
-    /// programs. Tries all of them and returns the first failure.
+    /// If few profiles are left for new programs, stores the programs that no process runs, and
+    /// frees their profiles. Tries all of them and returns the first failure.
     pub fn evict_unused(&mut self, gate: &Gate) -> Result<()> {
         /// Several times the number of profiles that are made ahead (`READY_PROFILES` of
         /// crates/kernel/src/guard/profile_table.rs).
         const MIN_FREE: usize = 256;
-        /// The kernel needs some milliseconds for each, and held processes may have to wait
+        /// The kernel needs some milliseconds for each of them, and held processes may have to wait
         /// meanwhile.
         const MAX_EVICTED: usize = 32;
         let table = ProfileTable::new(gate);
@@ -109,7 +109,7 @@ impl ProgramTable {
         let lock = Lock::take()?;
         let Some((mut program, activity)) = self.programs.remove(&slot) else { return Ok(()) };
         program.reset();
-        // Set even if the stored baseline could not be used before.
+        // The digest is set even if the stored baseline could not be used before.
         program.digest = Some(identity.digest);
         ProfileTable::new(gate).restart_windows(slot);
         let installed = self.install(&mut program, gate, &lock, identity);
@@ -129,7 +129,7 @@ impl ProgramTable {
         self.reload_all(gate, done)
     }
 
-    /// Adds baselines to the store, and loads those that changed into the kernel.
+    /// Adds baselines to the store, and loads the changed ones into the kernel.
     pub fn import(
         &mut self,
         gate: &Gate,
@@ -156,12 +156,12 @@ impl ProgramTable {
 fn save(
     store: &LockedStore<'_>,
     program: &mut TrackedProgram,
-    wire: &wire::guard_parameters,
+    parameters: &wire::guard_parameters,
     which: SaveScope,
 ) -> Result<()> {
-    let Some(own) = program.baseline(wire, unix_now()) else { return Ok(()) };
-    let is_new = program.saved.at.is_none();
-    if is_new && !own.has_learned() || !program.saved.needs_save(&own, which == SaveScope::All) {
+    let Some(own) = program.baseline(parameters, unix_now()) else { return Ok(()) };
+    let is_new = program.in_store.at.is_none();
+    if is_new && !own.has_learned() || !program.in_store.needs_save(&own, which == SaveScope::All) {
         return Ok(());
     }
     let title = program.title();
@@ -169,11 +169,11 @@ fn save(
     // Another Tollgate process may have stored something meanwhile.
     let (mut baseline, has_more) =
         match store.load(&own.digest, own.scope.as_deref()).with_context(context)? {
-            Some(stored) => program.saved.merged_into(&own, &stored)?,
+            Some(stored) => program.in_store.merged_into(&own, &stored)?,
             None => (own.clone(), false),
         };
     store.save(&mut baseline).with_context(context)?;
-    program.saved.note(&own, baseline.saved);
-    program.saved.has_more = has_more;
+    program.in_store.note(&own, baseline.saved);
+    program.in_store.has_more = has_more;
     Ok(())
 }

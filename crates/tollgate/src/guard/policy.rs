@@ -9,7 +9,7 @@ use std::time::Duration;
 use ::guard::Parameters;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use kernel::{enforcement, wire};
+use kernel::{precall, wire};
 use serde::Deserialize;
 
 use super::arguments::StoreOption;
@@ -75,8 +75,8 @@ pub struct GuardOptions {
     #[arg(long, value_name = "TIME", value_parser = duration)]
     #[serde(deserialize_with = "deserialize_duration")]
     pub delay_cap: Option<Duration>,
-    /// Hold each execve of a thread that has ever had this many anomalies among 128 calls since its
-    /// own execve; 0 holds none (default: 0)
+    /// Hold an execve if, at any time since its previous execve, the thread had this many anomalies
+    /// among 128 calls; 0 holds none (default: 0)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=128))]
     pub suspend_execve: Option<u32>,
     /// How long --suspend-execve holds an execve (default: 2 days)
@@ -87,8 +87,8 @@ pub struct GuardOptions {
     #[arg(long, value_name = "TIME", value_parser = duration)]
     #[serde(deserialize_with = "deserialize_duration")]
     pub normal_wait: Option<Duration>,
-    /// Freeze a baseline once it has learned from more than this many times the calls up to the
-    /// last new one (default: 4)
+    /// Freeze a baseline when its calls exceed N times the number of calls after which it had last
+    /// learned something new (default: 4)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub normal_ratio: Option<u32>,
     /// Return a normal baseline to training after more than this many anomalies: the program has
@@ -150,7 +150,8 @@ pub struct Policy {
     pub normal_wait: Duration,
     pub train_on_stops: Option<Duration>,
     pub store: PathBuf,
-    /// A long hold is printed at once, because the events come only at the end.
+    /// Whether the first long hold is printed at once. A command needs this, because it prints its
+    /// events only at the end.
     pub reports_holds: bool,
 }
 
@@ -170,7 +171,7 @@ impl Policy {
     fn precall_mechanisms(&self) -> u32 {
         match self.wire.response {
             wire::GUARD_OBSERVE | wire::GUARD_KILL => 0,
-            _ => enforcement::available_mechanisms(),
+            _ => precall::available_mechanisms(),
         }
     }
 }
@@ -208,7 +209,7 @@ pub fn observing_parameters() -> wire::guard_parameters {
         normal_factor: (default.normal_factor.0 / default.normal_factor.1) as u32,
         normal_factor_den: 1,
         response: wire::GUARD_OBSERVE,
-        scope: wire::SCOPE_CONTENT,
+        scope: wire::IDENTITY_CONTENT,
         delay_factor_ns: ns(DELAY_FACTOR),
         delay_cap_ns: ns(default.delay_cap),
         max_held: DEFAULT_MAX_HELD,
@@ -268,7 +269,7 @@ impl GuardOptions {
                 .unwrap_or(default.anomaly_limit),
             normal_factor: own.normal_ratio.or(file.normal_ratio).unwrap_or(default.normal_factor),
             response,
-            scope: scope.map_or(wire::SCOPE_CONTENT, ScopeKind::wire),
+            scope: scope.map_or(wire::IDENTITY_CONTENT, ScopeKind::wire),
             delay_factor_ns: own
                 .delay_factor
                 .or(file.delay_factor)
@@ -439,7 +440,7 @@ mod tests {
         assert_eq!(policy_of_both.normal_wait, Duration::from_secs(3600));
         assert_eq!(
             (policy_of_both.scope, policy_of_both.wire.scope),
-            (Some(ScopeKind::Unit), wire::SCOPE_UNIT)
+            (Some(ScopeKind::Unit), wire::IDENTITY_UNIT)
         );
         for (text, words) in [
             ("normal_wait = \"1h\"", "unknown field"),

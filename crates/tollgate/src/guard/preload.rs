@@ -17,7 +17,8 @@ use super::program_table::{IdentifiedProgram, ProgramTable};
 use super::scopes::{ProcessInfo, Scope, has_free_scope, interpreter_of_script};
 
 impl ProgramTable {
-    /// Preloads the baseline of a command's own program, which then applies from its first call on.
+    /// Preloads the baseline of a command's own program, so that it applies from the program's
+    /// first call on.
     pub fn preload_command(
         &mut self,
         gate: &Gate,
@@ -87,7 +88,7 @@ impl ProgramTable {
             if self.policy.selection.is_exempt(&metadata) {
                 exempt.push(identity.clone());
             }
-            // A copy shares the profile of the first one when it starts.
+            // When a copy of a program starts, it shares the profile of the first one.
             let is_first = !self.profile_slots.contains_key(&identity)
                 && !preloaded.iter().any(|(_, other)| other.identity.as_ref() == Some(&identity));
             let others = preloaded.iter().filter_map(|(_, other)| other.identity.as_ref());
@@ -105,7 +106,7 @@ impl ProgramTable {
         for (slot, program) in slots.into_iter().zip(programs) {
             self.track(gate, lock, slot, program)?;
         }
-        // The first one may be a copy, which any user can make, of an exempt program.
+        // The profile of an exempt program may be that of a copy, which any user can make.
         for slot in exempt.iter().filter_map(|identity| self.profile_slots.get(identity)) {
             if let Some((program, _)) = self.programs.get(slot) {
                 program.profile.set_exempt();

@@ -12,8 +12,8 @@ use crate::kernel_text;
 /// `dev_t` in the kernel has 20 bits for the minor number (include/linux/kdev_t.h).
 const MINOR_BITS: u32 = 20;
 
-/// The gate's key of a file. On a file system with several device numbers (btrfs), this number is
-/// not the kernel's own; then a program gets its baseline when it starts.
+/// The gate's key of a file. On a file system with several device numbers (btrfs), the number here
+/// is not the one that the kernel uses. A program then gets its baseline only when it starts.
 pub fn key(metadata: &fs::Metadata, session: u32, scope: u64) -> wire::guard_program {
     let device = metadata.dev();
     wire::guard_program {
@@ -44,8 +44,8 @@ pub fn open_program(record: &wire::guard_program_record) -> Option<File> {
         .find_map(|path| open_file(Path::new(path)).ok().map(|(file, _)| file).filter(same))
 }
 
-/// Opens a regular file. Another file may be at the path meanwhile: opening a pipe would block, and
-/// some devices act as soon as they are opened.
+/// Opens a regular file. Another kind of file may be at the path by now: opening a pipe would
+/// block, and some devices act as soon as they are opened.
 pub fn open_file(path: &Path) -> std::io::Result<(File, fs::Metadata)> {
     use std::os::unix::fs::OpenOptionsExt as _;
     let handle = fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?;

@@ -40,7 +40,7 @@ pub struct ProgramTable {
 pub struct IdentifiedProgram {
     pub path: PathBuf,
     pub metadata: fs::Metadata,
-    /// None: the file was not hashed. The program is trained, but its baseline is not stored.
+    /// `None` if the file was not hashed. The program is trained, but its baseline is not stored.
     pub identity: Option<BaselineId>,
 }
 
@@ -145,7 +145,7 @@ impl ProgramTable {
         {}
         let unfit = program.install(baseline, self.policy.mode);
         if unfit > 0 {
-            // Calls that only the missing part has would be anomalous.
+            // Otherwise, calls that only the missing part has would be anomalous.
             program.profile.tolerize();
             let _ = print_message(&format!(
                 "tollgate: {unfit} pairs and windows of {} do not fit into its profile in the \

@@ -91,8 +91,8 @@ fn trained(
     profile
 }
 
-/// Runs one process after the other: each thread has its own sequence, so the interleaving of
-/// processes does not matter to a profile.
+/// Processes the calls of one trace. Traces can be run one after the other: each thread has its own
+/// sequence, so the interleaving of processes does not matter to a profile.
 fn run(profile: &mut Profile, trace: &CallTrace, mut on_call: impl FnMut(usize, &CallVerdict)) {
     let mut thread = GuardThread::default();
     let mut execs = trace.execs.iter().peekable();

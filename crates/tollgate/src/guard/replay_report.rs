@@ -102,7 +102,7 @@ pub fn text(report: &ReplayReport, top: usize) -> String {
     let at = report.models.values().next().map_or(0, |model| model.at);
     let _ = writeln!(
         out,
-        "attacks found and false alarms: processes with at least {at} anomalies among 128 calls \
+        "attacks found and false alarms: processes with {at} or more anomalies among 128 calls \
         (LFC)"
     );
     processes(&mut out, report, top);

@@ -28,19 +28,21 @@ pub struct GuardReport {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct GuardedProgram {
     pub path: String,
-    /// The SHA-256 digest of its file; none: it ended before the file could be read.
+    /// The SHA-256 digest of the program's file. Null if the file could not be hashed, or if the
+    /// stored baseline cannot be used.
     pub digest: Option<String>,
-    /// The scope of its baseline; none: only the content counts.
+    /// The scope of the program's baseline. Null if only the content counts.
     #[serde(default)]
     pub scope: Option<String>,
     pub state: String,
     /// Calls that were trained or tested in this run, including the early ones.
     pub calls: u64,
-    /// The calls that it made before its baseline was loaded: trained, but not tested.
+    /// The calls that the program made before its baseline was loaded. They were trained, but not
+    /// tested.
     pub early_calls: u64,
     pub pairs: usize,
     pub windows: usize,
-    /// Windows that did not fit: such a program does not become normal.
+    /// Windows that did not fit. A program that has any does not become normal.
     pub unlearned: u64,
     pub anomalies: u64,
     /// The most anomalies among 128 calls.
@@ -66,9 +68,9 @@ pub struct GuardEvent {
     pub time: String,
     /// Nanoseconds after the run began.
     pub at_ns: u64,
-    /// The systemd unit that it belongs to.
+    /// The systemd unit that the process belongs to.
     pub unit: Option<String>,
-    /// The start of its container's ID.
+    /// The start of the ID of the process's container.
     pub container: Option<String>,
     pub pid: u32,
     pub tid: u32,
@@ -79,7 +81,7 @@ pub struct GuardEvent {
     pub call: String,
     /// The calls up to this one, the oldest first.
     pub sequence: Vec<String>,
-    /// What normally follows the call before it.
+    /// The calls that normally follow the previous call.
     pub expected: Vec<String>,
     pub mismatches: u16,
     /// A plugin has denounced the call.
@@ -90,7 +92,7 @@ pub struct GuardEvent {
     pub action: String,
     /// Why the response was weaker than configured: "never held" or "too many are held".
     pub restraint: Option<String>,
-    /// Where the response takes effect: before, before-ip, end or next; none: there was no
+    /// Where the response takes effect: before, before-ip, end or next. Null if there was no
     /// response.
     #[serde(default)]
     pub effect: Option<String>,

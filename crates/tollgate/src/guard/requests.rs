@@ -43,7 +43,7 @@ pub enum GuardRequest {
     },
 }
 
-/// The key that a request about the guard has, and no other one: the tag of [`GuardRequest`].
+/// The key that only requests about the guard have: the tag of [`GuardRequest`].
 pub const REQUEST_KEY: &str = "ask";
 
 /// `tollgate guard status --json`
@@ -75,12 +75,12 @@ pub struct HeldProcessReport {
     pub command: String,
     pub unit: Option<String>,
     pub container: Option<String>,
-    /// Nanoseconds until it is released; none: until an operator releases it.
+    /// Nanoseconds until the process is released. Null if only an operator releases it.
     pub left_ns: Option<u64>,
 }
 
 impl HeldProcessReport {
-    /// The time until it is released, for display.
+    /// The time until the process is released, for display.
     pub fn left(&self) -> String {
         self.left_ns.map_or_else(
             || "until released".into(),

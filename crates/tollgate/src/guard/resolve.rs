@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use super::baseline::{Baseline, Digest};
 use crate::format::printable;
 
-/// The least number of a digest's digits; fewer could be a program's name.
+/// The minimum number of digits of a digest, because fewer could be a program's name.
 const MIN_DIGITS: usize = 6;
 
 /// Splits "PROGRAM[SCOPE]" into its parts.
@@ -26,8 +26,8 @@ pub fn is_in_scope(scope: Option<&str>, text: &str) -> bool {
     [scope, name, base_name(name)].contains(&text) || name.strip_suffix(".service") == Some(text)
 }
 
-/// The one baseline that a path, the start of a digest or a program's name selects, optionally with
-/// a scope in brackets.
+/// The one baseline that `named` selects: a path, the start of a digest or a program's name,
+/// optionally with a scope in brackets.
 pub fn select<'a>(named: &str, all: &'a [Baseline]) -> Result<&'a Baseline> {
     let (program, scope) = split_scope(named);
     let has_scope =
@@ -63,8 +63,8 @@ pub fn select_all<'a>(programs: &[String], all: &'a [Baseline]) -> Result<Vec<&'
     Ok(found)
 }
 
-/// The only match. A baseline without a scope takes precedence over those of the same content with
-/// one, which have names of their own.
+/// The only match. A baseline without a scope takes precedence over baselines of the same content
+/// that have a scope, because these have names of their own.
 fn unique<'a>(program: &str, found: &[&'a Baseline]) -> Result<&'a Baseline> {
     let is_one_program = found.iter().all(|it| it.digest == found[0].digest);
     if let Some(alone) = found.iter().find(|it| is_one_program && it.scope.is_none()) {

@@ -1,6 +1,6 @@
 //! Describes the response of a guard.
 
-use kernel::{enforcement, wire};
+use kernel::{precall, wire};
 
 use super::policy::{Mode, Policy};
 
@@ -8,11 +8,11 @@ const KILL_AT_EXECVE: &str = "kill at an execve, before the new program runs";
 
 /// Describes the response, and when it takes effect in a gate with `enabled`.
 pub fn response_text(policy: &Policy, enabled: u32) -> String {
-    let calls = enforcement::enforced_call_names(enabled).join(", ");
+    let calls = precall::enforced_call_names(enabled).join(", ");
     let (restriction, denial) = match enabled {
         lsm if lsm & wire::GUARD_LSM != 0 => ("", "refuse an execve"),
         cgroup if cgroup & wire::GUARD_CGROUP != 0 => {
-            (" (sockets: over IPv4 and IPv6; sends: by UDP with an address)", KILL_AT_EXECVE)
+            (" (sockets: only IPv4 and IPv6; sends: only UDP with an address)", KILL_AT_EXECVE)
         }
         _ => ("", KILL_AT_EXECVE),
     };

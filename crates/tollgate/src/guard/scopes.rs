@@ -1,5 +1,5 @@
 //! Scopes (`--scope`), which distinguish several programs with the same file. A scope's name is
-//! part of the baseline's.
+//! part of the baseline's name.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 use identity::cgroup::{Cgroups, container_of};
 use identity::script::script_argument;
-use kernel::scope_name::{encode_scope, scope_hash};
+use kernel::identity_name::{encode_identity, identity_hash};
 use kernel::wire;
 use serde::Deserialize;
 
@@ -20,8 +20,8 @@ use super::container_image::image_of;
 use super::program_file::{file_of_link, open_file};
 use crate::kernel_text;
 
-/// The most scopes of one program that have profiles at a time. Scripts that are created and run
-/// once must not use up the profiles of all other programs.
+/// The maximum number of scopes of one program that have profiles at a time. Scripts that are
+/// created and run only once must not use up the profiles of all other programs.
 pub const MAX_SCOPES: usize = 128;
 
 /// The gate attaches at most this many processes at a time (`attach_requests` in
@@ -44,14 +44,14 @@ impl ScopeKind {
     /// One of [`wire::guard_scope`].
     pub fn wire(self) -> u32 {
         match self {
-            Self::Script => wire::SCOPE_SCRIPT,
-            Self::Unit => wire::SCOPE_UNIT,
-            Self::Image => wire::SCOPE_IMAGE,
+            Self::Script => wire::IDENTITY_SCRIPT,
+            Self::Unit => wire::IDENTITY_UNIT,
+            Self::Image => wire::IDENTITY_IMAGE,
         }
     }
 
-    /// The scope's name in baselines. None: the cgroup turned out to be that of no container.
-    fn name(self, found: &wire::scope_name) -> Option<String> {
+    /// The scope's name in baselines. `None` if the cgroup turns out not to be that of a container.
+    fn name(self, found: &wire::identity_name) -> Option<String> {
         let text = wire::text(&found.text);
         match self {
             Self::Script if text.starts_with('/') => Some(format!("script:{text}")),
@@ -70,23 +70,23 @@ impl ScopeKind {
         }
     }
 
-    fn scope(self, found: &wire::scope_name) -> Scope {
+    fn scope(self, found: &wire::identity_name) -> Scope {
         let name = self.name(found);
-        Scope { number: scope_hash(found), name }
+        Scope { number: identity_hash(found), name }
     }
 
     /// The scope that the kernel side will compute, if the name of a stored baseline determines it.
     pub fn of_baseline_name(self, name: &str) -> Option<Scope> {
         let (kind, text) = name.split_once(':')?;
         let is_own = matches!((self, kind), (Self::Script, "script") | (Self::Unit, "unit"));
-        is_own.then(|| self.scope(&encode_scope(text.as_bytes(), None)))
+        is_own.then(|| self.scope(&encode_identity(text.as_bytes(), None)))
     }
 }
 
 /// The scope of one program.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Scope {
-    /// Its number in the kernel; 0: none.
+    /// The number of the scope in the kernel; 0 without a scope.
     pub number: u64,
     pub name: Option<String>,
 }
@@ -111,7 +111,7 @@ impl SessionScopes {
     pub fn of_record(&self, record: &wire::guard_program_record) -> Option<String> {
         let number = record.program.scope;
         let kind = self.kind.filter(|_| number != 0)?;
-        match scope_hash(&record.scope) == number {
+        match identity_hash(&record.scope) == number {
             true => kind.name(&record.scope),
             false => self.attached.get(&number).cloned().flatten(),
         }
@@ -174,19 +174,19 @@ impl ProcessInfo {
         }
     }
 
-    fn scope(&self, kind: ScopeKind) -> Option<Box<wire::scope_name>> {
+    fn scope(&self, kind: ScopeKind) -> Option<Box<wire::identity_name>> {
         if kind != ScopeKind::Script {
             let cgroups = Cgroups::parse(&self.cgroups);
             let found = match kind {
                 ScopeKind::Unit => cgroups.kernel_service(),
                 _ => cgroups.kernel_container(),
             };
-            return found.map(|text| encode_scope(text.as_bytes(), None));
+            return found.map(|text| encode_identity(text.as_bytes(), None));
         }
         let file_name = self.program.file_name().unwrap_or_default().to_string_lossy();
         let script = script_argument(&file_name, &self.arguments)?;
         let folder = (!script.starts_with(b"/")).then_some(self.folder.as_path());
-        Some(encode_scope(script, folder))
+        Some(encode_identity(script, folder))
     }
 }
 
@@ -247,7 +247,7 @@ mod tests {
         let scope = ScopeKind::Script.of_baseline_name("script:/opt/app.py").expect("a scope");
         assert_eq!(scope.name.as_deref(), Some("script:/opt/app.py"));
         let began = wire::guard_program_record {
-            scope: *encode_scope(b"/opt/app.py", None),
+            scope: *encode_identity(b"/opt/app.py", None),
             program: wire::guard_program { scope: scope.number, ..Default::default() },
             ..Default::default()
         };

@@ -28,9 +28,9 @@ const SAVE_INTERVAL: Duration = Duration::from_secs(60);
 /// A guard with a policy.
 pub struct GuardSetup {
     pub policy: Policy,
-    /// With a daemon; a command has its events in its report.
+    /// Where a daemon's events go. `None` for a command, which has its events in its report.
     pub events: Option<Events>,
-    /// The only executables that are guarded; empty: all.
+    /// The only executables that are guarded. If empty, all are guarded.
     pub executables: Vec<PathBuf>,
 }
 
@@ -155,7 +155,8 @@ impl Extension for GuardInSession {
             return evicted;
         }
         self.saved = Instant::now();
-        // A failure is only logged: it may succeed the next time, for example after a full disk.
+        // A failure is only logged: saving may succeed the next time, for example after a full
+        // disk.
         evicted.and(self.guard.programs.save(context.gate, SaveScope::Changed))
     }
 

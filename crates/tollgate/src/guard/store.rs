@@ -70,7 +70,8 @@ impl Store {
         Self { folder: folder.to_owned(), lock_timeout: LOCK_TIMEOUT, warn }
     }
 
-    /// A shorter wait for the lock, for a caller with other work to do in time.
+    /// The same store with another limit to the wait for the lock, for callers that must not wait
+    /// long.
     pub fn with_lock_timeout(self, lock_timeout: Duration) -> Self {
         Self { lock_timeout, ..self }
     }
@@ -79,8 +80,8 @@ impl Store {
         &self.folder
     }
 
-    /// Locks the store. Waits while another process makes a change, but not for a process that was
-    /// stopped meanwhile.
+    /// Locks the store. Waits while another process makes a change, but only for `lock_timeout`,
+    /// because that process may be stopped.
     pub fn lock(&self) -> Result<LockedStore<'_>> {
         let context = || format!("cannot lock the store {}", self.folder.display());
         DirBuilder::new().recursive(true).mode(0o700).create(&self.folder).with_context(context)?;
@@ -112,7 +113,7 @@ impl Store {
         self.load_each(|path| self.lock()?.load_file(path))
     }
 
-    /// Loads a baseline. None if it does not exist, or if it is damaged, which causes a warning.
+    /// Loads a baseline. `None` if it does not exist, or if it is damaged, which causes a warning.
     pub fn load(&self, digest: &Digest, scope: Option<&str>) -> Result<Option<Baseline>> {
         let path = self.path(&name(digest, scope));
         match read(&path) {
@@ -197,7 +198,8 @@ impl LockedStore<'_> {
     /// Replaces the stored baseline of the same program. If that fails, the stored one stays as it
     /// is.
     pub fn save(&self, baseline: &mut Baseline) -> Result<()> {
-        // Later than the replaced one: other processes detect the change by it.
+        // The time is later than that of the replaced baseline, because other processes detect the
+        // change by it.
         baseline.saved = unix_now().max(baseline.saved + 1);
         let path = self.store.path(&baseline.name());
         let text = baseline.to_text()?;
@@ -207,7 +209,7 @@ impl LockedStore<'_> {
 
     fn replace(&self, path: &Path, text: &[u8]) -> io::Result<()> {
         let new = with_suffix(path, ".new");
-        // A killed process may have left it. Under the lock, no other process writes it.
+        // A killed process may have left this file. Under the lock, no other process writes it.
         remove_if_there(&new)?;
         let written = write_through(&new, text).and_then(|()| fs::rename(&new, path));
         if written.is_err() {
@@ -232,7 +234,8 @@ impl LockedStore<'_> {
 }
 
 fn read(path: &Path) -> Result<Option<Baseline>, ReadError> {
-    let options = libc::O_NOFOLLOW | libc::O_NONBLOCK; // O_NONBLOCK: open() would wait for a pipe.
+    // Without O_NONBLOCK, open() would wait for the writer of a pipe.
+    let options = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let file = match OpenOptions::new().read(true).custom_flags(options).open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

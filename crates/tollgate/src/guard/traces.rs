@@ -19,7 +19,7 @@ use flate2::bufread::MultiGzDecoder;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallTrace {
     pub source: String,
-    /// None in files of one trace, and where strace had only one process.
+    /// `None` in files of one trace, and where strace had only one process.
     pub pid: Option<u64>,
     pub calls: Vec<CallNumber>,
     /// Indices in `calls` at which a new program starts.
@@ -43,7 +43,7 @@ impl Names {
     }
 }
 
-/// All traces in a file, or in a folder and the folders below it, by name.
+/// All traces in a file, or in a folder and the folders below it, in the order of the names.
 pub fn read(path: &Path, names: &mut Names) -> Result<Vec<CallTrace>> {
     let mut traces = Vec::new();
     let files = files(path)?;
@@ -169,7 +169,7 @@ fn pid_and_number(line: &str) -> Option<(u64, &str)> {
         .then_some((pid, number))
 }
 
-/// The process, if strace names it, and the call that a line starts. None for signals, exits, and
+/// The process, if strace names it, and the call that a line starts. `None` for signals, exits, and
 /// the rest of a call that a call of another process interrupted.
 fn strace_call(line: &str) -> Option<(Option<u64>, &str)> {
     let (pid, mut rest) = match line.strip_prefix("[pid ") {

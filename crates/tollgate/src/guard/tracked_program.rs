@@ -21,26 +21,27 @@ use crate::call_name::call_name;
 /// A program whose baseline is in use.
 pub struct TrackedProgram {
     pub profile: KernelProfile,
-    /// Where the program was seen; none: it ended before its file could be opened.
+    /// Where the program was seen. `None` if it ended before its file could be opened.
     pub path: Option<PathBuf>,
     pub digest: Option<Digest>,
     pub scope: Option<String>,
     /// The stored baseline that was installed.
-    pub stored: Option<Baseline>,
+    pub installed: Option<Baseline>,
     /// Calls of the profile that the stored baseline already counts.
     stored_calls: u64,
-    pub saved: StoredState,
+    pub in_store: StoredState,
     /// Calls that the program made before its baseline was installed.
     pub early_calls: u64,
     first_seen: u64,
-    /// The sizes of the baseline, and since when it has had them.
+    /// The sizes of the baseline, and the time since when it has had them.
     changed: Option<((usize, usize), u64)>,
-    /// The freeze count, and when the baseline becomes normal if it stays frozen since, in Unix
-    /// seconds.
+    /// The freeze count, and the time in Unix seconds at which the baseline becomes normal if it
+    /// stays frozen until then.
     normal_at: Option<(u32, u64)>,
     /// The call of each symbol that is in use, as far as it has been read.
     calls: Vec<Option<u32>>,
-    /// For each symbol, those that normally follow it, with the wipe count at which they were read.
+    /// The wipe count at which the map was read, and the map: for each symbol, the symbols that
+    /// normally follow it.
     next: Option<(u32, BTreeMap<u8, BTreeSet<u8>>)>,
 }
 
@@ -108,9 +109,9 @@ impl TrackedProgram {
             path,
             digest,
             scope: scope.flatten(),
-            stored: None,
+            installed: None,
             stored_calls: 0,
-            saved: StoredState::default(),
+            in_store: StoredState::default(),
             early_calls: 0,
             first_seen: unix_now(),
             changed: None,
@@ -120,7 +121,7 @@ impl TrackedProgram {
         }
     }
 
-    /// The program's identity. None: nothing of it is stored.
+    /// The program's identity. `None` if nothing of the program is stored.
     pub fn identity(&self) -> Option<BaselineId> {
         Some(BaselineId { digest: self.digest?, scope: self.scope.clone() })
     }
@@ -137,12 +138,12 @@ impl TrackedProgram {
         with_scope(&self.path_text(), self.scope.as_deref())
     }
 
-    /// Clears the program before another baseline is installed, or none.
+    /// Clears the program. Another baseline may be installed afterwards.
     pub fn reset(&mut self) {
         self.profile.empty();
-        self.stored = None;
+        self.installed = None;
         self.stored_calls = self.profile.read().calls;
-        self.saved = StoredState::default();
+        self.in_store = StoredState::default();
         (self.first_seen, self.changed) = (unix_now(), None);
         self.normal_at = None;
         self.calls.clear();
@@ -153,7 +154,7 @@ impl TrackedProgram {
     /// not fit.
     pub fn install(&mut self, baseline: Baseline, mode: Mode) -> usize {
         self.early_calls += self.profile.read().calls - self.stored_calls;
-        self.saved.note(&baseline, baseline.saved);
+        self.in_store.note(&baseline, baseline.saved);
         self.first_seen = baseline.first_seen;
         self.changed = Some((sizes(&baseline), baseline.last_changed));
         let contents = contents(&baseline, mode);
@@ -161,7 +162,7 @@ impl TrackedProgram {
         if let BaselineState::Frozen { normal_at } = baseline.state {
             self.normal_at = Some((self.profile.freeze_count(), normal_at));
         }
-        self.stored = Some(baseline);
+        self.installed = Some(baseline);
         unfit
     }
 
@@ -205,11 +206,11 @@ impl TrackedProgram {
         next.into_iter().map(|symbol| self.call(symbol)).collect()
     }
 
-    /// The current baseline, to be stored. None: the file could not be read, so no later session
-    /// could find the baseline.
+    /// The current baseline, to be stored. `None` if nothing of the program is stored, as in
+    /// [`TrackedProgram::identity`].
     pub fn baseline(&mut self, wire: &wire::guard_parameters, now: u64) -> Option<Baseline> {
         let contents = self.profile.contents();
-        let before = self.stored.as_ref();
+        let before = self.installed.as_ref();
         let state = match contents.state {
             wire::GUARD_NORMAL => BaselineState::Normal,
             wire::GUARD_FROZEN => BaselineState::Frozen {
@@ -359,7 +360,8 @@ mod tests {
         };
         let before = Contents {
             state: wire::GUARD_TRAINING,
-            // Two processors took the second symbol at once.
+            // Two processors took a symbol for the same call at once, so the second symbol has no
+            // call.
             calls: vec![Some(0), None, Some(3)],
             pairs: vec![profile::ProfilePair { current: 3, earlier: 127, learned: 5, normal: 0 }],
             windows: vec![window(&[1, 3, 3, 127, 1, 1])],

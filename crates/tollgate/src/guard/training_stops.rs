@@ -8,7 +8,8 @@ use kernel::guard::holds::{self, Holds};
 
 /// Long enough for all threads of a process to stop.
 const STOP: Duration = Duration::from_millis(2);
-/// The lower limit with many processes. A poll of the processes costs some microseconds.
+/// The minimum interval, however many processes there are. A poll of the processes costs some
+/// microseconds.
 const MIN_INTERVAL: Duration = Duration::from_millis(4);
 
 /// Which process is stopped next, and when.
@@ -26,7 +27,8 @@ impl TrainingStops {
     }
 
     /// If it is time, stops the next of the session's guarded processes for which `is_learning`
-    /// holds, given its PID and its program's profile slot. Returns the time of the next stop.
+    /// holds. `is_learning` receives the PID and the profile slot of the program. Returns the time
+    /// of the next stop.
     pub fn tend(
         &mut self,
         gate: &Gate,

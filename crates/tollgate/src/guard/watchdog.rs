@@ -12,7 +12,7 @@ use super::arguments::WatchdogArguments;
 use crate::output::{Output, print_message};
 use crate::watchdog;
 
-/// A running watchdog. It acts if its end of the liveness pipe closes.
+/// A running watchdog. It acts when this process's end of the liveness pipe closes.
 pub struct HoldWatchdog {
     child: Child,
     _liveness_pipe: OwnedFd,
@@ -42,7 +42,7 @@ impl HoldWatchdog {
         start(gate, session)
     }
 
-    /// The PID of its process, which must not be held.
+    /// The PID of the watchdog, which must not be held.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -55,7 +55,7 @@ impl HoldWatchdog {
                     *self = other;
                     "a new one was started".into()
                 }
-                // That watchdog may have been killed as well; the next poll tries again.
+                // The new watchdog may have been killed as well; the next poll tries again.
                 Err(error) => format!("{error:#}"),
             };
             let _ = print_message(&format!("tollgate: the guard's watchdog was killed; {what}"));
@@ -65,7 +65,7 @@ impl HoldWatchdog {
 
     /// Ends the watchdog without a release.
     pub fn stop(mut self) {
-        // It may have ended already.
+        // The watchdog may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -75,7 +75,7 @@ impl HoldWatchdog {
 pub fn run_watchdog(arguments: &WatchdogArguments) -> Result<ExitCode> {
     let WatchdogArguments { owner, session, threads_map, guard_map, sessions_map } = *arguments;
     watch_owner(WatchdogTarget { owner, session, threads_map, guard_map, sessions_map }, || {
-        // Its owner may have ended already; then it has work to do.
+        // If the owner has ended already, nobody reads this, and the watchdog has work to do.
         let _ = Output::Stdout.write(READY_LINE);
     })?;
     Ok(ExitCode::SUCCESS)

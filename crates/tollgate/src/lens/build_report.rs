@@ -111,8 +111,8 @@ fn estimate_untimed(stats: &CallStats) -> (u64, Option<WallInterval>) {
     let skipped = stats.skipped as f64;
     let mean = stats.sampled_ns as f64 / stats.sampled as f64;
     let freedom = stats.sampled.saturating_sub(1).max(1) as f64;
-    // The two sums differ little only if the spread is small, and they are integers: the
-    // subtraction loses no significant digit.
+    // The two terms nearly cancel only if the spread is small. As the sums are integers, the
+    // subtraction loses no significant digit even then.
     let variance = ((stats.sampled_ns2 as f64 - stats.sampled_ns as f64 * mean) / freedom).max(0.0);
     let interval =
         normal_mean_interval(mean, variance, stats.sampled, CONFIDENCE).map(|interval| {
@@ -140,7 +140,7 @@ fn errors(stats: &CallStats) -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// The blocking sites of a call, by function. Not every sleep has its site recorded
+/// The blocking sites of a call, by function. The site is not recorded for every sleep
 /// (bpf/lens/hooks.bpf.h), so the times of sites are scaled to the blocked time, which is measured
 /// at every sleep.
 fn sites(
@@ -222,7 +222,7 @@ mod tests {
         };
         // Half of them take 190 ns, half 210: the standard error of the mean is 1 ns.
         call.sampled_ns2 = 50 * (190 * 190 + 210 * 210);
-        // One was preempted, which does not affect the estimate of the skipped calls.
+        // One of the calls was preempted, which does not affect the estimate of the skipped calls.
         call.wall_ns = 20_000 + 1_000_000;
         call.histogram[histogram::bucket(1_000_000)] = 1;
         let (extra, interval) = estimate_untimed(&call);

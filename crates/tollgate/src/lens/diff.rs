@@ -37,7 +37,7 @@ struct Difference {
     p99_ns: [Option<u64>; 2],
 }
 
-/// The comparison, as JSON has it. Arrays have the value before and the value after.
+/// The comparison in its JSON form. Each array has the value before and the value after.
 #[derive(Serialize)]
 struct ReportComparison {
     schema: &'static str,

@@ -25,7 +25,7 @@ pub struct InProgress {
     pub tid: u32,
     pub name: String,
     pub abi: String,
-    /// The time since its start; none: its start was not timed.
+    /// The time since the call's start. `None` if the start was not timed.
     pub ns: Option<u64>,
 }
 
@@ -55,7 +55,8 @@ pub struct Call {
     /// tracer), and so has no time.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub denied: u64,
-    /// Calls that began, but whose thread ended first (exit, exit_group, killed); not in `count`.
+    /// Calls that did not return, because their thread ended first (exit, exit_group, killed). They
+    /// are not in `count`.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unfinished: u64,
     /// With `--sample`: calls that were not timed. Their time is an estimate, with the interval

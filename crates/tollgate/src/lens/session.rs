@@ -23,12 +23,12 @@ use crate::report::Section;
 const READ_INTERVAL_NS: u64 = 60_000_000_000;
 
 /// What the lens records. Every session that is tended has a lens, because only the lens reads and
-/// frees rows. With a mask of 0, it times no calls.
+/// frees rows. With a mask of 0, the lens times no calls.
 pub struct LensSetup {
     pub mask: u32,
     /// One of `wire::per`.
     pub per: u32,
-    /// Calls that take at least this long are recorded one by one; 0: none.
+    /// Calls that take at least this long are recorded one by one. If 0, none are.
     pub slower_ns: u64,
 }
 
@@ -74,7 +74,7 @@ impl LensInSession {
     fn stats(&mut self, context: &SessionContext<'_>) -> Result<BTreeMap<RowName, RowStats>> {
         let mut stats = self.collector.stats_by_row(context.gate, context.session.index)?;
         if self.mask & wire::LENS == 0 {
-            // Another session's counts cover only the time of that session.
+            // These counts were made for other sessions, and cover only the time of those sessions.
             stats.values_mut().for_each(|row| *row = RowStats::default());
         }
         Ok(stats)

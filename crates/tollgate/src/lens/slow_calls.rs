@@ -11,7 +11,7 @@ use super::report::SlowCall;
 use crate::call_name::call_name;
 use crate::kernel_text;
 
-/// The most slow calls in a report.
+/// The maximum number of slow calls in a report.
 const MAX_SLOW_CALLS: usize = 100;
 
 /// The slowest calls so far, slowest first.
@@ -116,8 +116,8 @@ fn result(value: i64) -> String {
     }
 }
 
-/// Whether the arguments are lost: they are read when the call ends, and these calls have new
-/// registers by then.
+/// Whether the arguments are lost. Arguments are read from the registers when the call ends, and
+/// these calls have replaced the registers by then.
 fn replaces_registers(name: &str, result: i64) -> bool {
     (name.starts_with("execve") && result == 0) || name.ends_with("sigreturn")
 }

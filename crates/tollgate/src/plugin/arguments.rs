@@ -16,8 +16,8 @@ pub struct PluginCommandLine {
 }
 
 #[derive(Subcommand)]
-// Deferred: this command does not need the options of other commands, which take a third of a
-// millisecond to build.
+// Deferred, because each command needs only its own options, and those of all commands take a third
+// of a millisecond to build.
 #[command(defer = true)]
 pub enum PluginCommand {
     /// Check a plugin: show what it contains, or what is wrong with it
@@ -39,7 +39,7 @@ pub enum PluginCommand {
     List(PluginListArguments),
     /// Show the current values of a plugin's variables and maps
     ///
-    /// Each map is shown with its --top entries with the largest values, also with --json.
+    /// Of each map, the entries with the largest values are shown, as many as --top says.
     Show(PluginShowArguments),
     /// Change global variables of a plugin while it runs
     Set(SetArguments),
@@ -220,7 +220,7 @@ pub struct BenchArguments {
 }
 
 impl CallInput {
-    /// The plugin's own file may be stdin, too.
+    /// Fails if both the plugin and its input are stdin.
     pub fn check_stdin_use(&self, file: &Path) -> Result<()> {
         let is_taken = is_stdio(file) && self.input.as_deref().is_some_and(is_stdio);
         ensure!(!is_taken, "the plugin and its --input cannot both be stdin");

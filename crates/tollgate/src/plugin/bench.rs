@@ -23,7 +23,7 @@ const CONFIDENCE: f64 = 0.97;
 
 /// The result as JSON, with medians over the rounds (docs/ecode.md).
 #[derive(Serialize)]
-struct BenchDocument {
+struct BenchReport {
     schema: &'static str,
     rounds: u32,
     confidence: f64,
@@ -66,7 +66,7 @@ pub fn bench(arguments: &BenchArguments) -> Result<ExitCode> {
     }
     let differences: Vec<_> = calls.iter().zip(&floors).map(|(call, floor)| call - floor).collect();
     let of = |part: fn(&CompileTimes) -> f64| loads.iter().map(part).collect::<Vec<_>>();
-    let document = BenchDocument {
+    let report = BenchReport {
         schema: "tollgate.plugin.bench/1",
         rounds: arguments.rounds,
         confidence: CONFIDENCE,
@@ -82,9 +82,9 @@ pub fn bench(arguments: &BenchArguments) -> Result<ExitCode> {
         difference_ns: range(&differences)?,
     };
     if result.json {
-        output.write_json(&document)?;
+        output.write_json(&report)?;
     } else {
-        output.write(&text(&document))?;
+        output.write(&text(&report))?;
         warn_faults(plugin.faults()?.into())?;
     }
     Ok(ExitCode::SUCCESS)
@@ -109,8 +109,8 @@ fn range(samples: &[f64]) -> Result<MedianInterval> {
     Ok(MedianInterval { median: median(samples), low: interval.low, high: interval.high })
 }
 
-fn text(document: &BenchDocument) -> String {
-    let BenchDocument { times, load_us, floor_ns, call_ns, difference_ns, .. } = document;
+fn text(report: &BenchReport) -> String {
+    let BenchReport { times, load_us, floor_ns, call_ns, difference_ns, .. } = report;
     let ns = |range: &MedianInterval| {
         format!("{:.0} ns [{:.0}, {:.0}]", range.median, range.low, range.high)
     };
@@ -131,7 +131,7 @@ fn text(document: &BenchDocument) -> String {
         ns(call_ns),
         ns(floor_ns),
         ns(difference_ns),
-        document.rounds,
-        100.0 * document.confidence,
+        report.rounds,
+        100.0 * report.confidence,
     )
 }

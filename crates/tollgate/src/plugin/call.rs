@@ -21,7 +21,7 @@ use crate::output::{Output, is_stdio, print_message};
 
 /// The result as JSON (docs/ecode.md).
 #[derive(Serialize)]
-struct CallDocument {
+struct CallReport {
     schema: &'static str,
     result: i32,
     /// The time of the call, with the path into the kernel and back.
@@ -66,7 +66,7 @@ fn call_file(arguments: &CallArguments) -> Result<ExitCode> {
         .map(|(_, output)| output)
         .collect();
     let faults = plugin.faults()?.into();
-    let document = CallDocument {
+    let report = CallReport {
         schema: SCHEMA,
         result: returned,
         call_us,
@@ -74,15 +74,15 @@ fn call_file(arguments: &CallArguments) -> Result<ExitCode> {
         plugin_output,
         faults,
     };
-    document.write(&mut output, result.json)?;
+    report.write(&mut output, result.json)?;
     if let Some(path) = &with.output_data {
         variables.read_output(path, plugin.data())?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Calls a plugin of the daemon. The daemon provides the plugin's IDs, and after the call the
-/// plugin's new output, to which its other hooks may have contributed.
+/// Calls a plugin of the daemon. The daemon provides the plugin's IDs and, after the call, the
+/// plugin's new output. Some of the output may be from the plugin's other hooks.
 fn call_loaded(arguments: &CallArguments) -> Result<ExitCode> {
     let (result, with) = (&arguments.result, &arguments.with);
     let mut output = Output::open(result.output.as_deref(), with.result())?;
@@ -99,7 +99,7 @@ fn call_loaded(arguments: &CallArguments) -> Result<ExitCode> {
     let lines: Vec<Line> =
         request_one(&arguments.socket, &PluginRequest::OutputSince { name, after })?;
     let plugin_output = lines.into_iter().map(|line| line.output).collect();
-    let document = CallDocument {
+    let report = CallReport {
         schema: SCHEMA,
         result: returned,
         call_us,
@@ -107,7 +107,7 @@ fn call_loaded(arguments: &CallArguments) -> Result<ExitCode> {
         plugin_output,
         faults,
     };
-    document.write(&mut output, result.json)?;
+    report.write(&mut output, result.json)?;
     if let Some(path) = &with.output_data {
         variables.read_output(path, plugin.data())?;
     }
@@ -129,7 +129,7 @@ fn opened(socket: &SocketOption, name: &str) -> Result<(OpenReport, ForeignPlugi
     }
 }
 
-impl CallDocument {
+impl CallReport {
     fn write(&self, output: &mut Output, is_json: bool) -> Result<()> {
         if is_json {
             return output.write_json(self);

@@ -16,7 +16,7 @@ use crate::source_file::{NotText, SourceFile};
 
 /// The result as JSON (docs/ecode.md).
 #[derive(Serialize)]
-struct PluginCheckDocument<'a> {
+struct PluginCheckReport<'a> {
     schema: &'static str,
     file: &'a str,
     diagnostics: Vec<PluginProblem<'a>>,
@@ -30,7 +30,8 @@ struct PluginCheckDocument<'a> {
 struct HandlerRow<'a> {
     hook: &'a str,
     selected: &'a [String],
-    /// Programs in the kernel: one for each variant of the hook, such as IPv4 and IPv6.
+    /// The number of programs in the kernel. Some hooks need several, for example for IPv4 and
+    /// IPv6.
     programs: usize,
     /// The instructions of all programs, with the functions that they call.
     instructions: usize,
@@ -44,7 +45,7 @@ struct MapRow<'a> {
     entries: u32,
 }
 
-impl<'a> PluginCheckDocument<'a> {
+impl<'a> PluginCheckReport<'a> {
     fn with_problems_only(file: &'a str, diagnostics: Vec<PluginProblem<'a>>) -> Self {
         let schema = "tollgate.plugin.check/1";
         Self {
@@ -65,7 +66,7 @@ pub fn check(arguments: &PluginCheckArguments) -> Result<ExitCode> {
         Ok(source) => source,
         Err(error) => {
             if let Some(problem) = error.downcast_ref::<NotText>().filter(|_| result.json) {
-                output.write_json(&PluginCheckDocument::with_problems_only(
+                output.write_json(&PluginCheckReport::with_problems_only(
                     &problem.name,
                     vec![PluginProblem::not_text(problem)],
                 ))?;
@@ -78,8 +79,8 @@ pub fn check(arguments: &PluginCheckArguments) -> Result<ExitCode> {
     let variable_bytes = built.as_ref().map_or(0, |built| built.object.variable_bytes);
     if result.json {
         let rows = problems.iter().map(|problem| PluginProblem::new(problem, &source)).collect();
-        let nothing = PluginCheckDocument::with_problems_only(&source.name, rows);
-        output.write_json(&PluginCheckDocument { handlers, maps, variable_bytes, ..nothing })?;
+        let nothing = PluginCheckReport::with_problems_only(&source.name, rows);
+        output.write_json(&PluginCheckReport { handlers, maps, variable_bytes, ..nothing })?;
     } else {
         print_problems(&problems, &source, result.top)?;
         if built.is_some() {

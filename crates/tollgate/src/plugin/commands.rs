@@ -20,9 +20,9 @@ use crate::options::{ResultOptions, SocketOption};
 use crate::output::{self, Output, print_message};
 use crate::source_file::SourceFile;
 
-/// Sends a source file to the daemon, which compiles it. This process prints the problems, because
-/// it has the source: it also checks the source, and compiles it to explain a failure of the
-/// daemon.
+/// Sends a source file to the daemon, which compiles it. Before that, this process checks the file
+/// and prints its problems. If the daemon fails, this process compiles the file, too, to print a
+/// problem of the compiler.
 fn send_source(
     socket: &SocketOption,
     source: SourceFile,

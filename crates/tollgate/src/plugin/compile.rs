@@ -43,7 +43,7 @@ pub fn read(path: &Path) -> Result<SourceFile> {
     let name = printable(&source.name);
     ensure!(
         source.text.len() <= MAX_SOURCE_BYTES,
-        "{name} is larger than {} MiB, which no {KIND} is",
+        "{name} is larger than {} MiB, the size limit of a {KIND}",
         MAX_SOURCE_BYTES >> 20
     );
     Ok(source)
@@ -61,15 +61,15 @@ pub fn compiled(
     ecode::compile(program, &source.text, &source.name, loops())
 }
 
-/// Checks and compiles a plugin; in either case returns the diagnostics.
+/// Checks and compiles a plugin. Returns the diagnostics even if the plugin compiles.
 pub fn build(
     source: &SourceFile,
     machine: OffsetSource,
 ) -> (Option<CompiledPlugin>, Vec<Diagnostic>) {
     let (began, read_before) = (Instant::now(), btf_read_time());
     let (program, mut problems) = ecode::check(&source.text, &machine);
-    // A process reads the kernel's types for its first plugin; leave out this time, which does not
-    // depend on the source.
+    // A process reads the kernel's types for its first plugin. This time does not depend on the
+    // source, so it is left out.
     let parse_us = us(began) - micros(btf_read_time() - read_before);
     let Some(program) = program else { return (None, problems) };
     let began = Instant::now();

@@ -16,7 +16,7 @@ use crate::source_file::SourceFile;
 
 /// The result as JSON (docs/ecode.md).
 #[derive(Serialize)]
-struct DisassemblyDocument<'a> {
+struct DisassemblyReport<'a> {
     schema: &'static str,
     file: &'a str,
     parse_us: f64,
@@ -50,7 +50,7 @@ pub fn build(arguments: &PluginCheckArguments) -> Result<ExitCode> {
     let source = read(&arguments.file)?;
     let built = built(&source, result.top)?;
     if result.json {
-        output.write_json(&DisassemblyDocument {
+        output.write_json(&DisassemblyReport {
             schema: "tollgate.plugin.build/1",
             file: &source.name,
             parse_us: built.parse_us,

@@ -28,11 +28,11 @@ use crate::source_file::SourceFile;
 const MAX_LINES: usize = 10_000;
 /// The most characters of a name, which is an argument of commands.
 const MAX_NAME_LEN: usize = 64;
-/// The network device was removed; a new device of the same name is another one.
+/// Why a plugin is unlinked after its network device was removed. A new device of the same name is
+/// a different device.
 const DEVICE_GONE: &str = "its network device was removed: unload the plugin and load it again";
 
-/// A buffer that fills by more than this fraction in one polling interval is read this many times
-/// more often.
+/// If a buffer fills by more than 1/16 in one polling interval, it is read 16 times as often.
 const EARLY_TEND_FRACTION: usize = 16;
 
 /// The limit of each map's entries in a report.
@@ -135,7 +135,7 @@ fn never_run(built: &CompiledPlugin, has_guard: bool) -> Vec<String> {
         .collect()
 }
 
-/// Compiles a plugin. The client that requested the load has printed its warnings.
+/// Compiles a plugin. Its warnings were printed by the client that requested the load.
 fn compiled(source: &SourceFile) -> Result<CompiledPlugin> {
     let (built, problems) = build(source, OffsetSource::ToLoad);
     built.with_context(|| has_problems(source, &problems))
@@ -264,7 +264,7 @@ impl Plugins {
         noted.map(|()| unlink_us)
     }
 
-    /// While the session has plugins, its tasks run these, and not those of the parent session.
+    /// While the session has plugins, its tasks run them instead of the parent session's plugins.
     fn update_ownership(&self, gate: &mut Gate) {
         if self.session != ALL_SESSIONS {
             gate.set_own_plugins(self.session, !self.all.is_empty());
@@ -340,8 +340,8 @@ impl Plugins {
         Ok(OpenReport { program, data, control, variables, parameters, lines })
     }
 
-    /// Reads the output of plugins, and unlinks those that keep exceeding their limits. Returns the
-    /// new lines in the order in which they were written.
+    /// Reads the output of plugins, and unlinks plugins whose loops were cut short too often.
+    /// Returns the new lines in the order in which they were written.
     pub fn tend(&mut self) -> Result<Vec<Line>> {
         let mut all = Vec::new();
         for live in &mut self.all {
@@ -426,7 +426,7 @@ impl RunningPlugin {
         Ok(Some((now_ns(), PluginOutput::Unlinked(why))))
     }
 
-    /// The state; with `top`, also the variables and up to that many of each map's entries.
+    /// The state. With `top`, it includes the variables and up to `top` of each map's entries.
     fn state(&self, top: Option<usize>) -> Result<PluginState> {
         let handlers = self.built.object.programs.iter().map(|program| HandlerState {
             hook: program.hook.clone(),

@@ -13,10 +13,10 @@ use super::records::{Line, PluginOutput};
 pub struct LogFollowers(Vec<LogFollower>);
 
 struct LogFollower {
-    /// The plugin to follow; `None`: all plugins.
+    /// The plugin to follow, or `None` for all plugins.
     plugin: Option<String>,
     sender: EventSender,
-    /// The numbers of records that the follower was too slow for, by plugin.
+    /// For each plugin, the number of records for which the follower was too slow.
     missed: BTreeMap<String, u64>,
 }
 

@@ -45,7 +45,7 @@ impl<'a> PluginProblem<'a> {
     }
 }
 
-/// Prints at most `top` problems on stderr; if there are more, errors before warnings.
+/// Prints at most `top` problems on stderr. If there are more, errors come before warnings.
 pub fn print_problems(problems: &[Diagnostic], source: &SourceFile, top: usize) -> Result<()> {
     let shown = sanitized(&source.text);
     let mut first: Vec<_> = problems.iter().collect();

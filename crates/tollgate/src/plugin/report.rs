@@ -89,7 +89,7 @@ impl Section for PluginReport {
     }
 }
 
-/// Only `call` reads larger variables.
+/// The largest variable that is shown. Only `call` reads larger ones.
 const MAX_VARIABLE_BYTES: u64 = 4096;
 
 /// A plugin's variables and maps, with up to `top` of each map's entries.
@@ -194,8 +194,8 @@ impl PluginState {
                 number_of(map.entries, "entry"),
                 count(map.room.into())
             );
-            // Keys are formatted as names, because a number here is more often a name than an
-            // amount.
+            // Keys are formatted without separators, because a number is more often a name than an
+            // amount when it is a key.
             let keys: Vec<_> =
                 map.shown.iter().take(top).map(|entry| entry.key.to_string()).collect();
             let width = keys.iter().map(|key| key.chars().count()).max().unwrap_or(0);

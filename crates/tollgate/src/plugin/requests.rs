@@ -49,7 +49,7 @@ pub enum PluginRequest {
     },
 }
 
-/// The key that a request about plugins has, and no other one: the tag of [`PluginRequest`].
+/// The key that all requests about plugins have, and no others: the tag of [`PluginRequest`].
 pub const REQUEST_KEY: &str = "ask-plugins";
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,7 +59,7 @@ pub struct PluginSource {
     pub text: String,
 }
 
-/// `tollgate plugin load --json`, and `swap`
+/// The JSON of `tollgate plugin load` and `swap`.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct LoadReport {
     pub schema: String,
@@ -72,11 +72,11 @@ pub struct LoadReport {
     pub not_kept: Vec<String>,
     /// After a swap: variables that were copied, because they have moved in memory.
     pub copied: Vec<String>,
-    /// Parts of it that have no effect in this session.
+    /// Parts of the plugin that have no effect in this session.
     pub idle: Vec<String>,
 }
 
-/// What a process needs to call a plugin by itself.
+/// What a client needs to call a plugin without the daemon.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct OpenReport {
     pub program: u32,

@@ -74,8 +74,8 @@ impl Variables {
         Ok((variable, Integer { bits, is_signed: variable.is_signed }))
     }
 
-    /// The bits of a value, which must be in the range of the variable's type: a value that C would
-    /// convert is probably a typing error.
+    /// The bits of a value. Fails if the value is not in the range of the variable's type: C would
+    /// convert it, but it is probably a typing error.
     pub fn parse_value(&self, name: &str, value: &Number) -> Result<u64> {
         let (variable, of) = self.number(name)?;
         let bits = bits(value).with_context(|| format!("{value} is not an integer"))?;

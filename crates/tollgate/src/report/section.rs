@@ -10,10 +10,10 @@ pub trait Section {
     /// The fields of the JSON, in their order.
     fn fields(&self) -> serde_json::Result<Map<String, Value>>;
 
-    /// Appends the text. `is_only`: the report has no other section.
+    /// Appends the text. `is_only` is true if the report has no other section.
     fn text(&self, out: &mut String, layout: &TextOptions, is_only: bool);
 
-    /// How many calls the extension has seen; none: it does not count them.
+    /// How many calls the extension has seen, or `None` if it does not count them.
     fn calls_seen(&self) -> Option<u64>;
 }
 

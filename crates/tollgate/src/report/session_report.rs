@@ -40,13 +40,14 @@ pub struct Header {
 pub struct Toll {
     /// Calls that at least one extension has seen.
     pub calls: u64,
-    /// The median of paired differences of getppid, and its interval; none: it was not measured.
+    /// The median of paired differences of getppid, and its interval; `None` if it was not
+    /// measured.
     pub ns_per_call: Option<f64>,
     pub low: Option<f64>,
     pub high: Option<f64>,
     pub confidence: Option<f64>,
-    /// What the toll is in relation to. "detached": no gate. "bystander": the calls of a thread
-    /// that is not gated, because another session keeps the gate attached.
+    /// What the calls were compared with: "detached" for calls without a gate; "bystander" for
+    /// calls of a thread that is not gated, because another session keeps the gate attached.
     pub against: String,
 }
 

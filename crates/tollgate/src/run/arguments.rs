@@ -25,8 +25,8 @@ pub struct RunArguments {
     /// Charge the command's work to this service of a running daemon (`tollgate service list` shows
     /// the services)
     ///
-    /// Without --lens, --guard and --plugin, Tollgate executes the command in its own place, and
-    /// there is no report.
+    /// Without --lens, --guard and --plugin, the command replaces the Tollgate process, and there
+    /// is no report.
     #[arg(long, value_name = "NAME")]
     pub service: Option<String>,
     /// Run this plugin at its hooks for the command's threads; may be repeated (docs/ecode.md

@@ -5,7 +5,6 @@ mod find_program;
 
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -13,6 +12,7 @@ use anyhow::{Context, Result, bail};
 use kernel::process::{Credentials, GatedCommand};
 use kernel::signals::Dispositions;
 
+use crate::exit_status;
 use crate::extension::ExtensionSetup;
 use crate::guard::GuardSetup;
 use crate::lens::LensSetup;
@@ -53,7 +53,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
     };
     let mut runner = SessionRunner::start(extensions(arguments, plugins)?)?;
     runner.prepare_command(&program, words)?;
-    // Not earlier: until the command exists, Ctrl-C is for Tollgate.
+    // Signals are taken over only now, because Ctrl-C is for Tollgate until the command exists.
     let signals = Dispositions::take_over();
     let command = command(program, arguments, identity, signals)?;
     runner.begin()?;
@@ -73,7 +73,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
         runner.tend()?;
     }
     let (status, usage) = child.reap()?;
-    let exit = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    let exit = exit_status::of_command(status);
     let ending = SessionEnd {
         command: words.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
         exit: Some(exit),

@@ -41,7 +41,7 @@ pub enum ServiceCommand {
 /// all running threads, except those that are working on behalf of another service at that time.
 #[derive(Args)]
 pub struct ApplyArguments {
-    /// The file; - is stdin (default: the daemon reads the file that it was started with again)
+    /// The file; - is stdin (default: the daemon rereads the file that it was started with)
     pub file: Option<PathBuf>,
     #[command(flatten)]
     pub socket: SocketOption,
@@ -144,7 +144,7 @@ pub struct LimitArguments {
 #[derive(Args)]
 #[group(requires = "service")]
 pub struct ChangeArguments {
-    /// Weight for processor time when services compete, 1 to 10000; all others have 100
+    /// Weight for processor time under contention, 1 to 10000; all others have 100
     #[arg(long, value_name = "N", value_parser = setting(|text| parse_weight(text).map(u64::from)))]
     pub cpu_weight: Option<LimitSetting>,
     /// Maximum processor time, as a percentage of one processor: 50%, 150%
@@ -183,7 +183,7 @@ pub struct ChangeArguments {
     pub over_limit: Option<String>,
 }
 
-/// As the parser of a file reads it, or "none".
+/// Parses a limit as the parser of a rule file does, or "none".
 fn setting(
     parse: impl Fn(&str) -> Result<u64, String> + Clone + Send + Sync + 'static,
 ) -> impl Fn(&str) -> Result<LimitSetting, String> + Clone + Send + Sync + 'static {
@@ -244,7 +244,7 @@ Conditions (a rule has at least one, unless it has adopts-peer or starts-below; 
   file     path of the opened file, or of one of its parent folders
 
 Limits of a service together with all its children:
-  cpu-weight = 200              weight for processor time when services compete; others have 100
+  cpu-weight = 200              weight for processor time under contention; others have 100
   cpu-max = "150%"              processor time, as a percentage of one processor
   memory-max = "512M"
   tasks-max = 100               processes and threads
@@ -264,10 +264,10 @@ Actions (a rule has exactly one):
                                    a new service below this one is started for each user
 
 `on` lists the events at which a rule is applied: one or more of "fork", "exec", "found" (the
-process was already running), "user" (the effective user has changed), "receive" and "open". The
-default is receive for rules with listen, client, peer or adopts-peer, open for rules with file,
-and otherwise exec, found and user; these last ones do not apply while a thread works on behalf of
-another service.
+process was already running), "user" (the effective user has changed), "receive" and "open".
+Without `on`, rules with listen, client, peer or adopts-peer apply at receive, rules with file at
+open, and all other rules at exec, found and user. Without `on`, these other rules do not apply to a
+thread that works on behalf of another service.
 
 If several rules match, the one with the highest priority = N (default: 0) decides. Among equal
 priorities, the rule with more conditions decides; among these, the rule with a file, peer,

@@ -22,7 +22,7 @@ use crate::source_message::sanitized;
 
 /// The result as JSON (docs/service.md).
 #[derive(Serialize)]
-struct ServiceCheckDocument<'a> {
+struct ServiceCheckReport<'a> {
     schema: &'static str,
     file: &'a str,
     problems: Vec<RuleProblem<'a>>,
@@ -64,7 +64,7 @@ pub fn check(arguments: &ServiceCheckArguments) -> Result<ExitCode> {
     let source = SourceFile::read(&arguments.file, KIND)?;
     let parsed = service::parse(&source.text, &SystemHost::default());
     if result.json {
-        output.write_json(&document(&source, &parsed))?;
+        output.write_json(&report(&source, &parsed))?;
     }
     match parsed {
         Ok(file) if !result.json => output.write(&text(&file, &source, result.top))?,
@@ -91,10 +91,10 @@ fn print_problems(problems: &[Problem], source: &SourceFile, top: usize) -> Resu
     Ok(())
 }
 
-fn document<'a>(
+fn report<'a>(
     source: &'a SourceFile,
     parsed: &'a Result<RuleFile, Vec<Problem>>,
-) -> ServiceCheckDocument<'a> {
+) -> ServiceCheckReport<'a> {
     let file = parsed.as_ref().ok();
     let problems = parsed.as_ref().err().into_iter().flatten();
     let services = file.into_iter().flat_map(|file| {
@@ -118,7 +118,7 @@ fn document<'a>(
     let look_ups = file.into_iter().flat_map(|file| {
         RuleEvent::ALL.map(|event| (event.name(), file.tuple_space.tuple_count(event)))
     });
-    ServiceCheckDocument {
+    ServiceCheckReport {
         schema: "tollgate.service.check/1",
         file: &source.name,
         problems: problems.map(|problem| RuleProblem::new(problem, source)).collect(),

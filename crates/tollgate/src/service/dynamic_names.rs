@@ -1,4 +1,4 @@
-//! Names of dynamic services: by the user, unit, program or client that each is for.
+//! Names dynamic services after the user, unit, program or client that each is for.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use kernel::wire;
 /// The name of a dynamic service. The kernel side has only hashes of units and programs; their
 /// names come from a current member, or from the first one.
 pub fn dynamic_name(started: &DynamicService, members: &[Member]) -> String {
-    // Members that a rule bound to the service, not the processes that these started.
+    // Members that a rule bound to the service, not the processes that these members started.
     let is_its = |member: &&Member| {
         member.service == started.number && u32::from(member.why) != wire::WHY_FORKED
     };

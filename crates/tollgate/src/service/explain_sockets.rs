@@ -1,5 +1,5 @@
-//! `tollgate service explain SOCKET`: the connections with this end, and the service that each
-//! direction is used for.
+//! `tollgate service explain SOCKET`: the connections that have this socket as an end, and the
+//! service for which each direction is used.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -144,8 +144,8 @@ fn name_of(record: &wire::service_socket_record) -> SocketName {
     SocketName::Unix(wire::text(&record.name))
 }
 
-/// The connections that have this end. Each has those of its ends through which a thread has sent
-/// or received.
+/// The connections that have this end. Each connection is listed with the ends through which a
+/// thread has sent or received.
 pub fn connections(
     records: Vec<wire::service_socket_record>,
     wanted: &Listen,
@@ -154,8 +154,8 @@ pub fn connections(
     for record in records {
         let wire::service_flow_key { from, to, from_port, to_port, net } = record.flow;
         let mut ends = [(from, from_port, record.inode), (to, to_port, record.peer_inode)];
-        // Only inodes identify Unix sockets and unconnected ones: the latter have no other end, and
-        // several of them may share an address.
+        // Only inodes identify Unix sockets and unconnected sockets. Unconnected sockets have no
+        // other end, and several of them may share an address.
         if record.is_unix == 0 && to_port != 0 {
             ends.iter_mut().for_each(|end| end.2 = 0);
         }

@@ -36,8 +36,8 @@ struct ActiveRules {
     rules: Vec<(usize, Option<String>)>,
 }
 
-/// The most previous rulesets that are stored, to name the rules that decided about a thread or a
-/// socket.
+/// The maximum number of previous rulesets that are stored. They name the rules that decided about
+/// a thread or a socket.
 const MAX_PREVIOUS: usize = 16;
 
 /// The processes and threads that work for a service.
@@ -237,7 +237,7 @@ impl Services {
             let below = self.registry.successor(started.parent);
             let value = dynamic_names::dynamic_name(&started, &members);
             let mut name = format!("{}:{value}", self.registry.get(below).name);
-            // Another program's service has this name: the file at the path was replaced, or
+            // If another program's service has this name, the file at the path was replaced, or
             // another mount namespace has a file with the same path.
             if self.registry.find(&name).is_some() {
                 name = format!("{name}#{}", started.number);
@@ -267,7 +267,8 @@ impl Services {
                 .add(member.uncharged);
         }
         for (number, usage) in &mut all {
-            // Neither reading has the usage of a thread that was charged between them.
+            // Usage that was charged between the readings of accounts and members is in neither of
+            // them, so the sum may be lower than before.
             let before = self.reported_usage.get(number).copied().unwrap_or_default();
             *usage = usage.non_negative().monotonic_from(before);
             self.reported_usage.insert(*number, *usage);
@@ -278,11 +279,11 @@ impl Services {
     /// The own usage of each service, and all members.
     fn used(&mut self, gate: &Gate) -> Result<(BTreeMap<u16, ServiceUsage>, Vec<Member>)> {
         self.register_dynamic(gate)?;
-        // Read the accounts first: a charge in between is then in neither reading, instead of in
-        // both.
+        // Read the accounts first: a charge between the two readings is then in neither of them,
+        // instead of in both.
         let accounts = self.kernel.accounts(gate)?;
         let mut members = self.kernel.members()?;
-        // The next report has the members of services that were created since.
+        // Members of services that were created since then are left to the next report.
         let registry = &self.registry;
         members.retain(|member| {
             [member.service, member.uncharged_for].iter().all(|one| registry.is_known(*one))
@@ -400,8 +401,8 @@ impl Services {
         if who.number == std::process::id() {
             bail!("process {} is this daemon, which cannot be assigned to a service", who.number);
         }
-        // Migrate the thread before it belongs to the service, so that what it starts then is under
-        // the limits.
+        // Migrate the threads before they belong to the service, so that whatever they start from
+        // then on is under the limits.
         let found = members()?;
         let migrated = found.iter().try_for_each(|member| {
             self.limiter.migrate(&self.kernel, member, number, &self.registry)
@@ -581,10 +582,10 @@ fn wire_rule(file: &RuleFile, precedence: usize, registry: &ServiceRegistry) -> 
     wire::service_rule {
         precedence: precedence as u32,
         service,
-        then: action as u8,
+        action: action as u8,
         events: rule.events.iter().fold(0, |all, event| all | 1 << wire_event(*event)),
-        names_events: rule.has_explicit_events.into(),
-        each: split as u8,
+        has_explicit_events: rule.has_explicit_events.into(),
+        split: split as u8,
         ..Default::default()
     }
 }

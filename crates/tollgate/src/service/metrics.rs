@@ -44,7 +44,7 @@ pub fn service_metrics(out: &mut String, report: &ServiceReport) {
     of_services(
         "overlaps_total",
         "counter",
-        "Replies to other services sent by threads that worked for this service by then.",
+        "Replies that threads sent to other services while they worked for this service.",
         |row| row.used.shared_replies as f64,
     );
     of_services(

@@ -1,5 +1,5 @@
-//! The numbers of services on the kernel side. A name keeps its number from one rule file to the
-//! next, as long as it is in each of them.
+//! The numbers of services on the kernel side. A name keeps its number as long as each new rule
+//! file has it.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -119,7 +119,7 @@ impl ServiceRegistry {
     /// active.
     pub fn successor(&self, number: u16) -> u16 {
         let mut successor = number;
-        // A dynamic service that was created a moment ago has no name yet.
+        // A dynamic service that was created a moment ago may not be registered yet.
         while let Some(removed) = self.services.get(&successor).filter(|service| !service.is_active)
         {
             successor = removed.parent;

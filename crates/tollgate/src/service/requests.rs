@@ -13,7 +13,7 @@ pub enum ServiceRequest {
         file: Option<RuleText>,
     },
     Report,
-    /// Lists all services; or one, with the threads that work for it.
+    /// Lists all services, or one service with the threads that work for it.
     List {
         service: Option<String>,
     },
@@ -33,7 +33,7 @@ pub enum ServiceRequest {
     },
 }
 
-/// The key that a request about services has, and no other one: the tag of [`ServiceRequest`].
+/// The key that only requests about services have: the tag of [`ServiceRequest`].
 pub const REQUEST_KEY: &str = "ask-services";
 
 /// A task, by its ID in the daemon's PID namespace, except for tasks of the requesting process.
@@ -41,7 +41,7 @@ pub const REQUEST_KEY: &str = "ask-services";
 #[serde(rename_all = "kebab-case")]
 pub enum RequestedTask {
     OwnProcess,
-    /// By its ID in its own PID namespace.
+    /// A thread of the requesting process, by its ID in its own PID namespace.
     OwnThread(u32),
     /// A process with all its threads.
     Process(u32),
@@ -96,7 +96,7 @@ pub struct LimitRow {
     /// In hundredths of one processor.
     pub cpu_max_percent: Option<u32>,
     pub memory_max_bytes: Option<u64>,
-    /// The current use of its cgroup, if that is limited; the same for `tasks`.
+    /// The memory that the service's cgroup uses now. Like `tasks`, null without a limit.
     pub memory_bytes: Option<u64>,
     pub tasks_max: Option<u64>,
     pub tasks: Option<u64>,
@@ -142,8 +142,8 @@ pub struct ServiceReport {
     pub services: Vec<ServiceRow>,
     /// The CPU time of the whole machine during `elapsed_ns`, in steps of 10 ms.
     pub machine_cpu_ns: u64,
-    /// The part of it that belongs to no service: kernel threads, interrupts, and what ran before
-    /// the daemon started to account.
+    /// The part of `machine_cpu_ns` that belongs to no service: kernel threads, interrupts, and
+    /// what ran before the daemon started to account.
     pub kernel_cpu_ns: u64,
     #[serde(rename = "moves")]
     pub migrations: MigrationReport,
@@ -189,8 +189,8 @@ struct UsageKeys {
     /// How often a thread of the service has ended or changed to another service.
     #[serde(rename = "labels")]
     charges: u64,
-    /// Shared replies: replies by threads that worked for this service by then, because they serve
-    /// several clients at once.
+    /// Shared replies: replies to other services that threads sent while they worked for this one,
+    /// because they serve several clients at once.
     #[serde(rename = "overlaps")]
     shared_replies: u64,
 }

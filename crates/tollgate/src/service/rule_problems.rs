@@ -1,4 +1,4 @@
-//! Problems of a rule file, as text and as documents.
+//! Problems of a rule file, as text and as JSON.
 
 use annotate_snippets::Level;
 use anyhow::{Result, anyhow};

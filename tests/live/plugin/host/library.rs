@@ -42,7 +42,10 @@ fn c_program_calls_a_plugin_through_shared_memory() {
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
     assert_eq!(ran.stdout, grey(&picture()));
     let ran = run(Path::new("/nowhere"));
-    assert!(String::from_utf8_lossy(&ran.stderr).contains("cannot ask the daemon at /nowhere"));
+    assert!(
+        String::from_utf8_lossy(&ran.stderr)
+            .contains("cannot send a request to the daemon at /nowhere")
+    );
 }
 
 /// Calls by the library for Rust and by the command.

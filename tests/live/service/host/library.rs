@@ -63,5 +63,5 @@ fn errors_have_sentences() {
     refused.says("there is no service \"nobody\"");
     let mut job = run(&services, &program, &["shop"]);
     job.command.env("TOLLGATE_SOCKET", services.path("none"));
-    job.finish().exits_with(1).says("cannot ask the daemon at").says("No such file");
+    job.finish().exits_with(1).says("cannot send a request to the daemon at").says("No such file");
 }

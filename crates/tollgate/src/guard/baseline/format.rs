@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use super::{ANY_OTHER, Baseline, Digest, MAX_CALLS};
 
-/// In the header, before the checksum of everything after it.
+/// The start of the header. The checksum that follows it covers everything after the header.
 const VERSION: &str = "tollgate-baseline/1";
 
 /// What is wrong with a text; each message completes "NAME: ".

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 
 use super::{ANY_OTHER, Baseline, BaselinePair, BaselineState, BaselineWindow, MAX_CALLS};
 
-/// The most paths of a baseline. A program may be seen at ever new ones.
+/// The maximum number of paths of a baseline, because a program may be seen at ever new paths.
 const MAX_PATHS: usize = 16;
 
 /// What a baseline gained from a merge with another one.
@@ -35,9 +35,9 @@ impl Baseline {
         BaselineCounters { trained, changed_at, anomalies, seen_calls }
     }
 
-    /// Merges another baseline that shares a history with this one: `since` has the counters of
-    /// this one when it was last stored, and what they count is added only once. If the other
-    /// baseline was started anew meanwhile, it contains nothing of that history.
+    /// Merges another baseline that shares a history with this one. `since` has the counters that
+    /// this baseline had when it was last stored; what they count is added only once. If the other
+    /// baseline was started anew since then, it contains nothing of the shared history.
     pub fn merge_after(&mut self, other: &Self, since: &BaselineCounters) -> Result<Gain> {
         let own = self.counts();
         let is_anew = other.trained < since.trained || other.changed_at < since.changed_at;
@@ -235,7 +235,7 @@ mod tests {
         let (mut one, other) = (of(1500, 900, 4, 5600), of(1200, 1100, 3, 5300));
         one.merge_after(&other, &begun.counts()).expect("alike");
         assert_eq!(one.counts(), of(1700, 1100, 4, 5900).counts());
-        // It learned something new 100 trained calls ago.
+        // The first one learned something new 100 trained calls ago.
         let (mut one, other) = (of(1500, 1400, 3, 5000), begun.clone());
         one.merge_after(&other, &begun.counts()).expect("alike");
         assert_eq!(one.counts(), of(1500, 1400, 3, 5000).counts());

@@ -13,8 +13,8 @@ pub use digest::Digest;
 pub use format::FormatError;
 pub use merge::{BaselineCounters, Gain};
 
-/// The kernel side has one byte for a symbol and needs the upper half of its range itself: 0 is no
-/// call, and 127 is any further call.
+/// A symbol of the kernel side has 7 bits. Two of its 128 values are reserved: 0 is no call, and
+/// 127 is any further call.
 pub const MAX_CALLS: usize = 126;
 /// Stands for a call that was first made when all symbols were in use.
 pub const ANY_OTHER: u8 = 127;
@@ -30,8 +30,8 @@ pub struct BaselineId {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Baseline {
     pub digest: Digest,
-    /// Further restriction of the baseline, such as a script, a unit or an image. None: only the
-    /// content counts.
+    /// Further restriction of the baseline, such as a script, a unit or an image. `None` if only
+    /// the content counts.
     pub scope: Option<String>,
     /// Where the program was seen.
     pub paths: BTreeSet<String>,
@@ -99,7 +99,7 @@ pub struct BaselineWindow {
     pub normal: bool,
 }
 
-/// The name of the file in the store, the start of which is enough to select a baseline.
+/// The name of the file in the store. The start of the name is enough to select a baseline.
 pub fn name(digest: &Digest, scope: Option<&str>) -> String {
     let content = &digest.to_string()[..32];
     match scope {
@@ -109,12 +109,12 @@ pub fn name(digest: &Digest, scope: Option<&str>) -> String {
 }
 
 impl Baseline {
-    /// What the baseline is of.
+    /// The program, and optionally the scope, of this baseline.
     pub fn identity(&self) -> BaselineId {
         BaselineId { digest: self.digest, scope: self.scope.clone() }
     }
 
-    /// The name of its file in the store, without the suffix.
+    /// The name of the baseline's file in the store, without the suffix.
     pub fn name(&self) -> String {
         name(&self.digest, self.scope.as_deref())
     }
@@ -125,7 +125,7 @@ impl Baseline {
     }
 
     /// The calls since training began, divided by those until something new was last learned: a
-    /// measure of how certain it is that nothing new follows. None if nothing has been learned.
+    /// measure of how certain it is that nothing new follows. `None` if nothing has been learned.
     pub fn ratio(&self) -> Option<f64> {
         (self.changed_at > 0).then(|| self.trained as f64 / self.changed_at as f64)
     }
@@ -234,7 +234,7 @@ pub(super) mod tests {
             (BaselineState::Normal, 0, None)
         );
         assert!(baseline.pairs.iter().all(|pair| pair.learned == pair.normal));
-        // Includes what was normal and has not been learned again.
+        // These include what was normal and has not been learned again.
         assert_eq!((baseline.pairs.len(), baseline.windows.len()), (5, 2));
     }
 

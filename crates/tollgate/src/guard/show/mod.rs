@@ -34,7 +34,7 @@ struct Single<'a> {
 
 #[derive(Serialize)]
 struct BaselineSummary<'a> {
-    /// A prefix of it is enough to select the baseline.
+    /// A prefix of the name is enough to select the baseline.
     name: String,
     digest: Digest,
     scope: Option<&'a str>,

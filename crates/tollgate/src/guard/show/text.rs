@@ -37,8 +37,8 @@ pub fn list(all: &[Baseline], folder: &Path, top: usize, now: u64) -> String {
     more(&mut out, all.len(), top);
     let _ = writeln!(
         out,
-        "ratio: calls learned from, divided by the calls up to the last new one; a baseline \
-        freezes above {}",
+        "ratio: all learned calls, divided by the learned calls up to the last new one; a baseline \
+        freezes when the ratio exceeds {}",
         freezing_ratio()
     );
     out
@@ -93,7 +93,7 @@ fn state(it: &Baseline, now: u64) -> String {
             )
         }
         BaselineState::Normal => format!(
-            "normal: {} since then; more than {anomaly_limit} return it to training",
+            "normal: {} since it became normal; more than {anomaly_limit} return it to training",
             match it.anomalies {
                 1 => "1 anomaly".into(),
                 n => format!("{} anomalies", count(n)),
@@ -171,7 +171,7 @@ mod tests {
         );
         assert_eq!(
             said(BaselineState::Normal),
-            "normal: 1 anomaly since then; more than 30 return it to training"
+            "normal: 1 anomaly since it became normal; more than 30 return it to training"
         );
     }
 

@@ -95,8 +95,8 @@ pub fn spec(
     Ok(observing_spec(fields, vec![HookProgram { section, variants }]))
 }
 
-/// Some calls have parameters with the same names as the general fields: `arg2` of prctl is its
-/// second argument, and not its third.
+/// Removes the general fields that have the same name as a parameter: `arg2` of prctl is its second
+/// argument, and the general `arg2` is the third.
 fn prefer_parameters(fields: &mut Vec<HookField>, variants: &mut [HookVariant]) {
     for at in (0..fields.len()).rev() {
         if fields[at + 1..].iter().any(|parameter| parameter.name == fields[at].name) {
@@ -166,7 +166,7 @@ fn sources(
     let argument = |index: usize| FieldSource::context(&[REGISTERS, registers[index]], bytes);
     let of_call = match call.and_then(|name| calls::number(abi, name)) {
         Some(number) => FieldSource::number(number.into()),
-        // All numbers have 16 bits.
+        // All call numbers fit into 16 bits.
         None => FieldSource { bytes: 2, ..number(is_exit) },
     };
     let mut sources = vec![of_call, FieldSource::number(abi as u64)];

@@ -1,5 +1,5 @@
-//! Generated handlers: the kernel's verifier accepts them at each hook. The hooks are those of this
-//! machine, and no thread runs the handlers.
+//! Tests that the kernel's verifier accepts generated handlers at each hook of this machine. No
+//! thread runs the handlers.
 
 use std::cell::{Cell, RefCell};
 use std::thread;

@@ -77,7 +77,9 @@ fn one<'a>(selected: &'a [String], what: &str) -> Result<&'a str, HookError> {
     match selected {
         [one] => Ok(one),
         [] => Err((None, format!("this hook needs {what}"))),
-        [_, ..] => Err((Some(1), "a handler can have only one of these".into())),
+        [_, ..] => {
+            Err((Some(1), "this hook takes only one value: write a handler for each".into()))
+        }
     }
 }
 

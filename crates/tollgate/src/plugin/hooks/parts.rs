@@ -6,16 +6,15 @@ use ecode::{
 };
 use kernel::plugin::offset_of;
 
-/// Where offsets in kernel types come from. Reading the types takes milliseconds and megabytes.
-/// `ToCheck` avoids that for a caller that does not load the program: only numbers in the compiled
-/// program differ.
+/// Where offsets in kernel types come from. `ToLoad` reads the types, which takes milliseconds and
+/// megabytes. `ToCheck` sets all offsets to 0, for a caller that does not load the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OffsetSource {
     ToLoad,
     ToCheck,
 }
 
-/// For hooks that cannot deny anything.
+/// The return policy of hooks that cannot deny anything.
 const OBSERVES: ReturnPolicy = ReturnPolicy::Chained { goes_on: 0, stops: None };
 
 impl OffsetSource {

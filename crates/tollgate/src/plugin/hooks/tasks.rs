@@ -4,7 +4,7 @@ use ecode::{FieldSource, HookError, HookSpec};
 
 use super::parts::{OffsetSource, field, observing_spec, unconditional_program};
 
-// The contexts of sched_process_fork (parent, child), sched_process_exec (task, its TID before,
+// The contexts of sched_process_fork (parent, child), sched_process_exec (task, its old TID,
 // linux_binprm) and sched_process_exit (task).
 const FIRST: u16 = 0;
 const SECOND: u16 = 8;

@@ -12,7 +12,7 @@ use super::hierarchy::{Controller, Hierarchy, ServiceCgroup, ThreadId};
 use super::saved_origin::FAVORDYNMODS_MARKER;
 use crate::cgroup_mounts::Mounts;
 
-/// Only one Tollgate process has service cgroups at a time.
+/// The cgroups of services. Only one Tollgate process has any at a time.
 #[derive(Default)]
 pub struct ServiceCgroups {
     hierarchies: Vec<Hierarchy>,
@@ -60,8 +60,8 @@ fn favordynmods_marker() -> Option<PathBuf> {
     Mounts::read().v2.map(|root| Path::new(&root).join(FAVORDYNMODS_MARKER))
 }
 
-/// Mounts cgroup v2 with favordynmods, which makes migrations cheaper. Without it, migrations only
-/// cost more.
+/// Mounts cgroup v2 with favordynmods, which makes migrations cheaper. If this fails, migrations
+/// only cost more.
 fn enable_favordynmods() {
     if let Some(mark) = favordynmods_marker().filter(|_| !has_favordynmods())
         && fs::create_dir(&mark).is_ok()
@@ -100,8 +100,8 @@ impl ServiceCgroups {
         Ok(hierarchies)
     }
 
-    /// Makes exactly these cgroups, with their limits, and migrates the members of others back.
-    /// Returns the services that keep their cgroups with all members.
+    /// Makes exactly these cgroups, with their limits, and migrates the members of other cgroups
+    /// back. Returns the services whose cgroups keep all their members.
     pub fn set(
         &mut self,
         hierarchies: Vec<Hierarchy>,
@@ -110,7 +110,7 @@ impl ServiceCgroups {
         let (numbers, cgroups): (Vec<_>, Vec<_>) = wanted.into_iter().unzip();
         let is_same = hierarchies == self.hierarchies;
         if !is_same {
-            // The new cgroups are of another kind, in which no member can stay.
+            // The new cgroups are of another kind, so no member can stay.
             tear_down(&self.hierarchies, &[])?;
         }
         let made = hierarchies.iter().try_for_each(|hierarchy| hierarchy.set(&cgroups));
@@ -142,17 +142,20 @@ impl ServiceCgroups {
         self.lock = None;
     }
 
-    /// Migrates a thread to the cgroup of this service; 0: back to its origin. Continues with the
-    /// other hierarchies if one refuses. Unless `is_own`, migrates only in hierarchies with CPU
-    /// limits. Never migrates Tollgate's own threads, so that they wait for no limit.
-    pub fn migrate(&self, thread: ThreadId, service: u16, is_own: bool) -> Result<bool> {
+    /// Migrates a thread to the cgroup of this service, or back to its origin if `service` is 0.
+    /// Continues with the other hierarchies if one refuses. Unless `has_all_limits` is set,
+    /// migrates only in hierarchies with CPU limits. Never migrates Tollgate's own threads, so that
+    /// no limit makes them wait.
+    pub fn migrate(&self, thread: ThreadId, service: u16, has_all_limits: bool) -> Result<bool> {
         let tid = thread.tid;
         if Path::new("/proc/self/task").join(tid.to_string()).exists() {
             return Ok(false);
         }
         let path = self.paths.get(&service).map(String::as_str);
         let mut done = Ok(false);
-        for hierarchy in self.hierarchies.iter().filter(|one| is_own || !one.applies_from_start()) {
+        for hierarchy in
+            self.hierarchies.iter().filter(|one| has_all_limits || one.has_cpu_controller())
+        {
             let root = || {
                 format!(
                     "cannot migrate thread {tid} to a control group of {}",

@@ -2,15 +2,15 @@
 //!
 //! Cgroups divide the time of each processor separately. If a service with one thread runs beside
 //! one with threads on all processors, its weight counts on one processor only, against a part of
-//! the other's weight. Therefore the weight of a service that has to wait, and has had less than
-//! its share of the total, is raised for a while.
+//! the other's weight. Therefore, if a service has to wait and has had less than its share of the
+//! total, its weight is raised for a while.
 
 use std::collections::BTreeMap;
 
 /// A service with a cgroup, among the services of the same parent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ShareState {
-    /// The service whose cgroup contains the cgroup of this service; 0: none.
+    /// The service whose cgroup contains the cgroup of this service, or 0.
     pub parent: u16,
     pub weight: u32,
     /// In processors; infinite without a cap.
@@ -33,8 +33,9 @@ pub struct FairShare {
     set: BTreeMap<u16, u32>,
 }
 
-/// Two processors are the fewest that can be out of balance. There a service runs against half of
-/// another's weight; with eight times its own weight, it gets 16/17 of its processor.
+/// At least two processors are needed to be out of balance. With two, a service on one of them
+/// contends with half of another's weight. With eight times its own weight, it gets 16/17 of its
+/// processor.
 const MAX_FACTOR: f64 = 8.0;
 const STEP: f64 = 1.5;
 /// Factor of the slower decrease when a service has exactly its share.
@@ -129,7 +130,7 @@ impl FairShare {
         wanted
     }
 
-    /// Records the weight that was set; `own` is the one in the file.
+    /// Records the weight that was set; `own` is the weight in the file.
     pub fn record_weight(&mut self, number: u16, weight: u32, own: u32) {
         if weight == own {
             self.set.remove(&number);
@@ -195,11 +196,11 @@ mod tests {
     #[test]
     fn satisfied_services_keep_their_weight() {
         for all in [
-            // It wants no more; it has its share; it has reached its cap.
+            // Service 2 wants no more, has its share, or has reached its cap.
             [sharer(10, 0), sharer(190, 900)],
             [sharer(100, 50), sharer(100, 900)],
             [ShareState { cap: 0.2, ..sharer(20, 80) }, sharer(180, 900)],
-            // It is alone: the other one sleeps, or is within another parent.
+            // Service 2 is alone: service 3 sleeps, or is within another parent.
             [sharer(50, 50), sharer(0, 0)],
             [sharer(50, 50), ShareState { parent: 4, ..sharer(150, 900) }],
         ] {

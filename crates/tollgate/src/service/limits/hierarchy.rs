@@ -27,8 +27,8 @@ pub struct Hierarchy {
     root: PathBuf,
     is_v2: bool,
     controllers: Vec<Controller>,
-    /// Whether threads of one process may be in several cgroups. Only v2 has this, and only without
-    /// the memory controller.
+    /// Whether the cgroups are threaded cgroups of v2, so that threads of one process may be in
+    /// several of them. Threaded cgroups cannot have the memory controller.
     is_threaded: bool,
     /// Open procs files by cgroup: opening one takes as long as a migration.
     procs_files: Mutex<HashMap<String, File>>,
@@ -64,14 +64,15 @@ pub struct ServiceCgroup {
     /// The names of the services above that have cgroups, and its own: "customers/shop".
     pub path: String,
     pub limits: Limits,
-    /// Whether it contains cgroups of services below it.
+    /// Whether the cgroup contains cgroups of services below it.
     pub is_inner: bool,
 }
 
-/// Documentation/scheduler/sched-bwc.rst: cpu.cfs_period_us, and the period of cpu.max.
+/// The value of cpu.cfs_period_us (Documentation/scheduler/sched-bwc.rst), and the period of
+/// cpu.max.
 const PERIOD_US: u64 = 100_000;
-/// Documentation/admin-guide/cgroup-v2.rst, "Weights"; and the shares of v1
-/// (Documentation/scheduler/sched-design-CFS.rst).
+/// The default weight of v2 (Documentation/admin-guide/cgroup-v2.rst, "Weights"), and the default
+/// shares of v1 (Documentation/scheduler/sched-design-CFS.rst).
 pub const WEIGHT: u32 = 100;
 const SHARES: u64 = 1024;
 const MAX_WEIGHT: u32 = 10_000;
@@ -199,10 +200,10 @@ impl Hierarchy {
         &self.root
     }
 
-    /// Whether only a service's own members are under these limits. CPU limits also apply to
-    /// threads that work on behalf of the service.
-    pub fn applies_from_start(&self) -> bool {
-        !self.controllers.contains(&Controller::Cpu)
+    /// Whether the hierarchy limits processor time. These limits also apply to threads that work on
+    /// behalf of a service; all others apply to the service's own members only.
+    pub fn has_cpu_controller(&self) -> bool {
+        self.controllers.contains(&Controller::Cpu)
     }
 
     /// Makes the cgroups with their limits, each after those above it. Other existing cgroups stay.
@@ -245,7 +246,8 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// The limits to set: v1 refuses a quota above that of an ancestor.
+    /// The limits to set. In v1, the quota is the lowest one of the service and its ancestors,
+    /// because v1 refuses a quota above that of an ancestor.
     fn effective_limits(&self, cgroup: &ServiceCgroup, cgroups: &[ServiceCgroup]) -> Limits {
         let is_above = |other: &&ServiceCgroup| {
             cgroup
@@ -344,7 +346,7 @@ impl Hierarchy {
         Ok(is_moved)
     }
 
-    /// Migrates a thread from its cgroup, and looks that up unless it is known. Returns the new
+    /// Migrates a thread from its cgroup, which is looked up unless it is `known`. Returns the new
     /// cgroup if the thread was migrated.
     fn migrate_from(
         &self,
@@ -378,7 +380,8 @@ impl Hierarchy {
         let targets =
             if path.is_none() { self.origin_candidates(&target) } else { vec![target.clone()] };
         match write_to_first_accepting(&targets, |cgroup| self.write_to(cgroup, tid)) {
-            // The thread's process has other threads, which must not migrate with it.
+            // The target belongs to another resource domain, to which only whole processes can
+            // migrate.
             Err(error) if self.is_threaded && error.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
             written => return written.map(Some),
         }
@@ -534,9 +537,9 @@ impl Hierarchy {
     }
 }
 
-/// Writes to the first of these cgroups that accepts it. In v2, a cgroup that delegates controllers
-/// accepts no members, except the root (Documentation/admin-guide/cgroup-v2.rst, "No Internal
-/// Process Constraint").
+/// Writes to the first of these cgroups that does not refuse with EBUSY. In v2, a cgroup that
+/// delegates controllers accepts no members, except the root
+/// (Documentation/admin-guide/cgroup-v2.rst, "No Internal Process Constraint").
 fn write_to_first_accepting(
     cgroups: &[String],
     write: impl Fn(&str) -> io::Result<()>,
@@ -566,7 +569,7 @@ fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENOENT | libc::ENODEV))
 }
 
-/// The cgroups that have members.
+/// The cgroups for members: the name of each is a saved origin.
 fn leaves(folder: &Path) -> Vec<PathBuf> {
     let is_leaf = |path: &PathBuf| {
         path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"%2F"))
@@ -575,7 +578,7 @@ fn leaves(folder: &Path) -> Vec<PathBuf> {
     leaves.into_iter().chain(inner.iter().flat_map(|inner| self::leaves(inner))).collect()
 }
 
-/// Removes cgroups from the lowest on, except those that have one of `kept` below them.
+/// Removes cgroups from the bottom up, except those of `kept` and their ancestors.
 fn remove_empty(folder: &Path, kept: &[PathBuf]) {
     folders(folder).iter().for_each(|below| remove_empty(below, kept));
     if !kept.iter().any(|kept| kept.starts_with(folder)) {

@@ -180,8 +180,8 @@ impl MigratorThread {
             self.note(|stats| stats.put_off += 1);
             return Ok(());
         }
-        // The lock keeps the cgroups as they are: a change of the cgroups resets the records of
-        // migrations.
+        // Until the lock is released, the cgroups do not change. A change would reset the records
+        // of migrations, so a current request would become outdated.
         let moved =
             self.cgroups.read().map_or(Ok(false), |cgroups| match migrations.is_current(request) {
                 true => cgroups.migrate(ThreadId { tid, began_ns }, cgroup_of, has_all_limits),

@@ -34,7 +34,7 @@ use watchdog::CgroupWatchdog;
 pub use watchdog::run_watchdog;
 
 pub struct Limiter {
-    /// `None`: this machine has no cgroup v2 hierarchy, to which the programs attach.
+    /// `None` if this machine has no cgroup v2 hierarchy, to which the programs would attach.
     sockets: Option<kernel::service::socket_limits::SocketLimiter>,
     cgroups: Arc<RwLock<ServiceCgroups>>,
     migrator: Migrator,
@@ -167,7 +167,7 @@ impl Limiter {
         Ok(())
     }
 
-    /// The service whose cgroup contains the members of this service; 0: none.
+    /// The service whose cgroup contains the members of this service, or 0.
     fn cgroup_owner(&self, registry: &ServiceRegistry, number: u16) -> u16 {
         let has_cgroup =
             |above: &u16| self.own.get(above).is_some_and(|own| own.limits.needs_cgroup());
@@ -212,8 +212,9 @@ impl Limiter {
         Ok(())
     }
 
-    /// Migrates a thread that belongs to a service from now on: to the service's cgroup if it has
-    /// limits that apply from the start, and otherwise out of the cgroups of other services.
+    /// Migrates a thread that belongs to a service from now on: to the service's cgroup if the
+    /// service has limits that apply from the start, and otherwise out of the cgroups of other
+    /// services.
     pub fn migrate(
         &self,
         services: &kernel::service::service_maps::KernelServices,
@@ -254,7 +255,7 @@ impl Limiter {
         self.measured.is_none() && self.shares.is_balanced()
     }
 
-    /// Adjusts weights so that services get their shares. `used` is the usage so far, and `None` if
+    /// Adjusts weights so that services get their shares. `used` is the usage so far, or `None` if
     /// no processors are contended.
     pub fn balance(
         &mut self,
@@ -394,8 +395,8 @@ impl Drop for Limiter {
     }
 }
 
-/// Whether all limits of its service apply to a thread, and not only those for work on behalf of
-/// the service.
+/// Whether all limits of the service apply to a thread, not only those that also apply to work on
+/// behalf of the service.
 fn has_all_limits(member: &Member) -> bool {
     u32::from(member.binding) != wire::BINDING_REQUEST
 }

@@ -1,16 +1,16 @@
-//! Saves the origin of a cgroup's members in the cgroup's name. So they can be migrated back
-//! whatever happens to Tollgate, and children return to where their parents came from.
+//! Saves the origin of a cgroup's members in the cgroup's name. The members can thus be migrated
+//! back whatever happens to Tollgate, and children return to the origin of their parents.
 
 /// The folder of all service cgroups, below each hierarchy's root.
 pub const TOP: &str = "tollgate";
-/// A cgroup v2 without members beside `TOP`. It exists as long as the mount option is to be
-/// restored.
+/// A v2 cgroup beside `TOP`, without members. It exists as long as Tollgate has to restore the
+/// mount option.
 pub const FAVORDYNMODS_MARKER: &str = "tollgate%favordynmods";
 /// NAME_MAX: include/uapi/linux/limits.h
 const MAX_NAME_LEN: usize = 255;
 
-/// kernel/cgroup/cgroup-v1.c, cgroup1_base_files; other files begin with their subsystem's name and
-/// a dot.
+/// The files of v1 without a prefix (kernel/cgroup/cgroup-v1.c, cgroup1_base_files). The names of
+/// all other files begin with their subsystem and a dot.
 const FILES: [&str; 3] = ["tasks", "notify_on_release", "release_agent"];
 /// The subsystems (include/linux/cgroup_subsys.h of v6.18), and the prefixes of the files that
 /// every cgroup has (kernel/cgroup/cgroup.c).
@@ -43,8 +43,8 @@ pub fn service_folder(name: &str) -> String {
     if is_file { format!("%{}", folder(name)) } else { folder(name) }
 }
 
-/// The folder, below the service's, for threads from `origin`. If the name would be too long, it is
-/// that of an ancestor of the cgroup.
+/// The folder for threads from `origin`, within the service's folder. If its name would be too
+/// long, it is named after an ancestor of `origin`.
 pub fn folder(origin: &str) -> String {
     let mut origin = origin;
     loop {

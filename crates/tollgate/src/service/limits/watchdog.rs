@@ -32,14 +32,14 @@ impl CgroupWatchdog {
 
 impl Drop for CgroupWatchdog {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The watchdog may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The kernel closes the descriptors of a killed process one after the other, perhaps its lock
-/// last.
+/// The kernel closes the descriptors of a killed process one after the other, perhaps that of the
+/// lock last.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The command of the watchdog: waits for the end of its standard input, and cleans up.

@@ -1,4 +1,4 @@
-//! Encodes names of scopes and the list of interpreters for the kernel side.
+//! Encodes the names of identities and the list of interpreters for the kernel side.
 
 use std::ffi::c_char;
 use std::os::unix::ffi::OsStrExt as _;
@@ -32,10 +32,10 @@ pub fn interpreters() -> [wire::interpreter; wire::INTERPRETERS as usize] {
     all
 }
 
-/// Encodes the text of a scope. `folder` is the working directory to which a script's relative path
-/// refers.
-pub fn encode_scope(text: &[u8], folder: Option<&Path>) -> Box<wire::scope_name> {
-    let mut name = Box::<wire::scope_name>::default();
+/// Encodes the name of an identity. `folder` is the working directory to which a script's relative
+/// path refers.
+pub fn encode_identity(text: &[u8], folder: Option<&Path>) -> Box<wire::identity_name> {
+    let mut name = Box::<wire::identity_name>::default();
     copy_c_chars(&mut name.text, text);
     let Some(folder) = folder else { return name };
     let parts: Vec<_> =
@@ -44,16 +44,16 @@ pub fn encode_scope(text: &[u8], folder: Option<&Path>) -> Box<wire::scope_name>
         copy_c_chars(to, part.as_os_str().as_bytes());
     }
     name.folder.parts = parts.len().min(name.folder.part.len()) as u16;
-    // With more parts, the kernel side does not get as far as the root.
+    // If the parts fill the array, the kernel side does not get as far as the root.
     name.folder.complete = (parts.len() < name.folder.part.len()).into();
     name
 }
 
-/// The number by which the kernel side identifies a scope; above [`wire::SCOPE_ANY`].
-pub fn scope_hash(name: &wire::scope_name) -> u64 {
+/// The hash by which the kernel side knows an identity. It is above [`wire::IDENTITY_ANY`].
+pub fn identity_hash(name: &wire::identity_name) -> u64 {
     let bytes = name.text.iter().chain(name.folder.part.iter().flatten()).map(|byte| *byte as u8);
     let bytes: Vec<_> = bytes.collect();
-    hash::buffer(&bytes).max(u64::from(wire::SCOPE_ANY) + 1)
+    hash::buffer(&bytes).max(u64::from(wire::IDENTITY_ANY) + 1)
 }
 
 #[cfg(test)]
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn path_of_twelve_parts_is_incomplete() {
         let complete = |depth: usize| {
-            encode_scope(b"app.py", Some(Path::new(&"/in".repeat(depth)))).folder.complete
+            encode_identity(b"app.py", Some(Path::new(&"/in".repeat(depth)))).folder.complete
         };
         assert_eq!([11, 12, 13].map(complete), [1, 0, 0]);
     }
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn scope_hash_depends_on_name_and_folder() {
         let number = |text: &str, folder: Option<&str>| {
-            super::scope_hash(&encode_scope(text.as_bytes(), folder.map(Path::new)))
+            super::identity_hash(&encode_identity(text.as_bytes(), folder.map(Path::new)))
         };
         let all = [
             number("app.py", None),

@@ -9,7 +9,7 @@ use libbpf_rs::{Link, Object, ProgramMut};
 
 use crate::error::{ErrorContext as _, Result};
 use crate::gate::{CallFlags, mark};
-use crate::mounts::{self, Mount};
+use crate::mounts::cgroup2_root;
 use crate::probe::{self, Types};
 use crate::wire;
 
@@ -18,7 +18,7 @@ struct CallClass {
     /// Of [`wire::guard_precall`].
     bit: u32,
     name: &'static str,
-    /// Names of calls, in every ABI that has them. Calls that call a hook but do not return its
+    /// Names of calls, in every ABI that has them. Calls that run a hook but do not return its
     /// result are left out: setfsuid, pidfd_getfd.
     calls: &'static [&'static str],
     /// LSM hooks.
@@ -104,7 +104,7 @@ enum PrecallMechanism {
 }
 
 /// The calls that a gate holds before they take effect, and how.
-pub(crate) struct Enforcement {
+pub(crate) struct PrecallHooks {
     mechanism: PrecallMechanism,
     classes: Vec<&'static CallClass>,
 }
@@ -127,21 +127,11 @@ pub fn available_mechanisms() -> u32 {
 /// Names of the calls that a gate with `enabled` (bits of [`wire::gate_mask`]) holds before they
 /// take effect. Calls with the same hooks may have one name together: "unlink, rmdir, rename".
 pub fn enforced_call_names(enabled: u32) -> Vec<&'static str> {
-    Enforcement::new(enabled).classes.iter().map(|class| class.name).collect()
+    PrecallHooks::new(enabled).classes.iter().map(|class| class.name).collect()
 }
 
-/// Where the root of cgroup v2 is mounted.
-pub(crate) fn cgroup2_root() -> Option<String> {
-    cgroup2_root_of(mounts::mounted())
-}
-
-fn cgroup2_root_of(mounts: Vec<Mount>) -> Option<String> {
-    let root = mounts.into_iter().find(|mount| mount.kind == "cgroup2" && mount.root == "/");
-    root.map(|mount| mount.mount_point)
-}
-
-impl Enforcement {
-    /// For a gate with these extensions.
+impl PrecallHooks {
+    /// The hooks for a gate with these extensions.
     pub fn new(enabled: u32) -> Self {
         let mechanism = match enabled {
             lsm if lsm & wire::GUARD_LSM != 0 => PrecallMechanism::Lsm,
@@ -224,8 +214,8 @@ mod tests {
 
     use super::*;
 
-    fn all_classes(mechanism: PrecallMechanism) -> Enforcement {
-        Enforcement { mechanism, classes: CLASSES.iter().collect() }
+    fn all_classes(mechanism: PrecallMechanism) -> PrecallHooks {
+        PrecallHooks { mechanism, classes: CLASSES.iter().collect() }
     }
 
     #[test]
@@ -258,20 +248,5 @@ mod tests {
     fn link_table_is_large_enough() {
         assert_eq!(all_classes(PrecallMechanism::Lsm).hooks().len(), wire::GUARD_HOOKS as usize);
         assert!(all_classes(PrecallMechanism::Cgroup).hooks().len() < wire::GUARD_HOOKS as usize);
-    }
-
-    #[test]
-    fn cgroup_programs_attach_at_the_root() {
-        let mounts = "\
-31 27 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw
-38 31 0:35 / /sys/fs/cgroup/cpu rw shared:9 - cgroup cgroup rw,cpu
-41 31 0:38 /part /mnt/part rw,relatime - cgroup2 cgroup2 rw
-42 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
-";
-        assert_eq!(
-            cgroup2_root_of(mounts::parse(mounts)).as_deref(),
-            Some("/sys/fs/cgroup/unified")
-        );
-        assert_eq!(cgroup2_root_of(Vec::new()), None);
     }
 }

@@ -1,19 +1,19 @@
-//! The document of `tollgate doctor`.
+//! The report of `tollgate doctor` as JSON.
 
 use serde::Serialize;
 
-/// The name and version of the document's schema.
+/// The name and version of the schema.
 pub const SCHEMA: &str = "tollgate.doctor/1";
 
 #[derive(Serialize)]
-pub struct DoctorDocument {
+pub struct DoctorReport {
     pub schema: &'static str,
     /// The kernel's release.
     pub kernel: String,
     /// The architecture.
     pub machine: String,
     pub capabilities: Vec<ExaminedCapability>,
-    /// Can `tollgate run` work here?
+    /// Whether `tollgate run` can work here.
     pub can_run: bool,
 }
 
@@ -23,13 +23,13 @@ pub struct ExaminedCapability {
     #[serde(skip)]
     pub group: &'static str,
     pub name: &'static str,
-    /// None: could not be tried.
+    /// Whether the kernel has the capability, or `None` if that could not be tried.
     pub have: Option<bool>,
     /// Extensions, or "all".
     pub needed_by: &'static [&'static str],
-    /// What is used if it is missing; none: nothing.
+    /// What is used if the capability is missing; `None` if nothing replaces it.
     pub instead: Option<String>,
-    /// How to get it if it is missing, or tested.
+    /// How to get the capability if it is missing, or how to test it if it could not be tried.
     pub how: Option<String>,
     pub detail: String,
     #[serde(skip)]

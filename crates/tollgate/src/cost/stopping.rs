@@ -1,0 +1,85 @@
+//! Decides when a run stops, by looks at the measurements after fixed numbers of quads.
+
+use stats::interval::median_interval;
+use stats::sequential::{MAX_QUADS, is_look, is_precise, rightspeed};
+
+use super::analysis::{BlockPair, CONFIDENCE, StoppedBy, can_detect_injection, differences};
+use super::arguments::StopRule;
+use super::measured::Measured;
+use super::plan::{AA, BASE, INJECTED, Plan};
+use super::progress::LeastPrecise;
+
+/// The maximum number of quads of a run.
+pub fn max_quads(stop: StopRule) -> usize {
+    match stop {
+        StopRule::Precision => MAX_QUADS,
+        // A quad has two runs of each arm.
+        StopRule::Rightspeed => rightspeed::RUNS / 2,
+    }
+}
+
+impl Plan {
+    /// Closes the benchmarks whose rows are as precise as requested and whose controls are
+    /// conclusive.
+    pub fn interim_look(&self, quads: usize, open: &[usize], measured: &mut Measured) {
+        if self.stop == StopRule::Precision && !is_look(quads) {
+            return;
+        }
+        for index in open {
+            let times = &measured.times[*index];
+            let is_precise = |arm: usize| match self.stop {
+                StopRule::Precision => is_precise(
+                    &differences(&times[arm], &times[BASE]).logs,
+                    self.precision,
+                    CONFIDENCE,
+                ),
+                StopRule::Rightspeed => rightspeed::is_mean_precise(&runs(&times[arm])),
+            };
+            // The base is not compared with anything, but RightSpeed's rule applies to each arm by
+            // itself.
+            let first = if self.stop == StopRule::Precision { AA } else { BASE };
+            let are_controls_conclusive = || {
+                let injected = differences(&times[INJECTED], &times[BASE]).logs;
+                self.stop == StopRule::Rightspeed
+                    || can_detect_injection(&injected, 2 * self.benchmarks.len())
+            };
+            if (first..self.arms.len()).all(is_precise) && are_controls_conclusive() {
+                measured.stopped_by[*index] = Some(StoppedBy::Precision);
+            }
+        }
+    }
+
+    /// The least precise row of the open benchmarks.
+    pub fn widest(&self, measured: &Measured) -> Option<LeastPrecise> {
+        let mut widest: Option<LeastPrecise> = None;
+        for (index, placed) in self.benchmarks.iter().enumerate() {
+            if measured.stopped_by[index].is_some() {
+                continue;
+            }
+            let times = &measured.times[index];
+            for arm in AA..self.arms.len() {
+                let logs = differences(&times[arm], &times[BASE]).logs;
+                let Some(interval) = median_interval(&logs, CONFIDENCE) else {
+                    continue;
+                };
+                let half = (interval.high - interval.low) / 2.0;
+                if widest.as_ref().is_none_or(|(_, _, most)| half > *most) {
+                    widest = Some((placed.name.to_string(), self.arms[arm].name.to_string(), half));
+                }
+            }
+        }
+        widest
+    }
+}
+
+/// The means of an arm's blocks.
+fn runs(pairs: &[BlockPair]) -> Vec<f64> {
+    pairs.iter().flatten().map(|time| time.mean).collect()
+}
+
+/// Closes the benchmarks.
+pub fn stop(measured: &mut Measured, open: &[usize], by: StoppedBy) {
+    for index in open {
+        measured.stopped_by[*index] = Some(by);
+    }
+}
