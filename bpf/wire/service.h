@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
  * Services. Work is charged to the service that the thread is bound to. The usage is the difference
- * of the kernel's own counters of the task, read when the binding changes and when the task ends,
- * so that nothing is done at a switch or a call.
+ * of the kernel's own counters of the task, read when the binding changes and when the task ends.
  */
 #ifndef TOLLGATE_WIRE_SERVICE_H
 #define TOLLGATE_WIRE_SERVICE_H

@@ -66,8 +66,9 @@ pub struct Rule {
     pub priority: i32,
     /// The events at which the rule is matched.
     pub events: Vec<RuleEvent>,
-    /// Whether the file names the events. If not, the rule does not apply to a thread that works on
-    /// behalf of another service: a helper that a worker executes works for the worker's client.
+    /// Whether the file names the events. If not, the rule does not apply to a thread that was
+    /// assigned by hand or works on behalf of another service: a helper that a worker executes
+    /// works for the worker's client.
     pub has_explicit_events: bool,
     /// The conditions.
     pub conditions: Conditions,

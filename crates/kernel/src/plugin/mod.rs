@@ -17,6 +17,7 @@ mod map_memory;
 mod program_info;
 mod records;
 mod run;
+mod session_plugins;
 pub mod tracefs;
 mod type_cache;
 pub mod verifier_log;
@@ -30,5 +31,4 @@ pub(crate) use kernel_side::PluginsKernelSide;
 pub use loaded_plugin::{LoadedPlugin, SharedMemory};
 pub use records::RECORDS_BYTES;
 pub use run::MAX_ARGUMENTS;
-
 pub use type_cache::{btf_read_time, offset_of};

@@ -47,7 +47,7 @@ pub struct FileArm {
     pub loss: Option<String>,
     /// How long each of the commands may take (default: 30s).
     pub limit: Option<String>,
-    /// The tracepoints that the arm uses (default: the gate's six). Empty programs on them are its
+    /// The hooks that the arm uses (default: the six of the lens). Empty programs on them are its
     /// floor.
     pub hooks: Option<Vec<String>>,
 }
@@ -143,7 +143,7 @@ fn parse(text: &str) -> Result<BTreeMap<String, FileArm>> {
         if arm.hooks.as_ref().is_some_and(Vec::is_empty) {
             bail!(
                 "the hooks of arm {name:?}: the list is empty; leave out `hooks` to compare with \
-                the gate's six hooks"
+                the six hooks of the lens"
             );
         }
     }

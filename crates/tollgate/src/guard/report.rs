@@ -42,7 +42,7 @@ pub struct GuardedProgram {
     pub early_calls: u64,
     pub pairs: usize,
     pub windows: usize,
-    /// Windows that did not fit. A program that has any does not become normal.
+    /// Windows that did not fit. A program that has any rarely becomes normal.
     pub unlearned: u64,
     pub anomalies: u64,
     /// The most anomalies among 128 calls.
@@ -241,7 +241,7 @@ fn guard_text(out: &mut String, guard: &GuardReport, layout: &TextOptions) {
         if program.unlearned > 0 {
             let _ = writeln!(
                 out,
-                "    its profile has no room for all windows, so it does not become normal"
+                "    its profile has no room for all windows, so it may never become normal"
             );
         }
         if program.unheld > 0 {

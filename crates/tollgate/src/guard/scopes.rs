@@ -41,7 +41,7 @@ pub enum ScopeKind {
 }
 
 impl ScopeKind {
-    /// One of [`wire::guard_scope`].
+    /// One of [`wire::identity_kind`].
     pub fn wire(self) -> u32 {
         match self {
             Self::Script => wire::IDENTITY_SCRIPT,

@@ -267,7 +267,7 @@ Actions (a rule has exactly one):
 process was already running), "user" (the effective user has changed), "receive" and "open".
 Without `on`, rules with listen, client, peer or adopts-peer apply at receive, rules with file at
 open, and all other rules at exec, found and user. Without `on`, these other rules do not apply to a
-thread that works on behalf of another service.
+thread that was assigned by `tollgate service assign` or works on behalf of another service.
 
 If several rules match, the one with the highest priority = N (default: 0) decides. Among equal
 priorities, the rule with more conditions decides; among these, the rule with a file, peer,

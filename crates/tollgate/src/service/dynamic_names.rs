@@ -3,7 +3,7 @@
 use std::fs;
 
 use identity::cgroup::Cgroups;
-use kernel::service::service_maps::{DynamicKey, DynamicService, Member};
+use kernel::service::{DynamicKey, DynamicService, Member};
 use kernel::wire;
 
 /// The name of a dynamic service. The kernel side has only hashes of units and programs; their

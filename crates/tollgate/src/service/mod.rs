@@ -20,6 +20,7 @@ mod rule_problems;
 mod session;
 mod system_host;
 mod top;
+mod wire_rules;
 
 use std::process::ExitCode;
 

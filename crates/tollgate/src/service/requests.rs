@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kernel::service::service_maps::ServiceUsage;
+use kernel::service::ServiceUsage;
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -186,7 +186,8 @@ struct UsageKeys {
     storage_written_bytes: u64,
     received_bytes: u64,
     sent_bytes: u64,
-    /// How often a thread of the service has ended or changed to another service.
+    /// How often usage was charged to the service. This happens when a thread changes to another
+    /// service, twice when it ends, and when the sender of a message is not known yet.
     #[serde(rename = "labels")]
     charges: u64,
     /// Shared replies: replies to other services that threads sent while they worked for this one,

@@ -254,7 +254,7 @@ mod tests {
     }
 
     fn baselines() -> impl Strategy<Value = Baseline> {
-        let names: Vec<_> = ["read", "write", "open", "close", "read (i386)", "syscall_600"].into();
+        let names: Vec<_> = ["read", "write", "open", "close", "read (i386)", "syscall_570"].into();
         let calls = (Just(names).prop_shuffle(), 1_usize..=6);
         (calls, states(), any::<[u32; 4]>(), any::<[u64; 3]>()).prop_flat_map(
             |((names, many), state, counters, times)| {

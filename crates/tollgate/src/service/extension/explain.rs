@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result};
 use kernel::clock::now_ns;
 use kernel::gate::Gate;
-use kernel::service::service_maps::Member;
+use kernel::service::Member;
 use kernel::wire;
 
 use super::{Services, TaskId, why};

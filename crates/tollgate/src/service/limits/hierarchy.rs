@@ -9,7 +9,7 @@ use std::sync::Mutex;
 
 use anyhow::{Context as _, Result};
 use identity::cgroup::Cgroups;
-use kernel::service::service_maps::Member;
+use kernel::service::Member;
 use service::Limits;
 
 use super::saved_origin::{TOP, folder, origin};

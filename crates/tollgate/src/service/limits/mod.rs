@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use kernel::gate::Gate;
 use kernel::service::migrations::MigrationSource;
-use kernel::service::service_maps::{Member, ServiceUsage};
 use kernel::service::socket_limits::{Limit, LimitAction, LimitCounts};
+use kernel::service::{KernelServices, Member, ServiceUsage};
 use kernel::wire;
 use service::AtEnd;
 
@@ -75,7 +75,7 @@ impl Limiter {
     /// Replaces the limits. If this fails, the caller must activate the previous ones again.
     pub fn activate(
         &mut self,
-        services: &kernel::service::service_maps::KernelServices,
+        services: &KernelServices,
         registry: &ServiceRegistry,
         own: BTreeMap<u16, OwnLimits>,
         at_end: AtEnd,
@@ -184,7 +184,7 @@ impl Limiter {
     /// Adds a dynamic service.
     pub fn add_dynamic_service(
         &self,
-        services: &kernel::service::service_maps::KernelServices,
+        services: &KernelServices,
         registry: &ServiceRegistry,
         number: u16,
     ) {
@@ -196,11 +196,7 @@ impl Limiter {
     }
 
     /// Migrates at once the members whose own service has limits that apply from the start.
-    pub fn migrate_own(
-        &self,
-        services: &kernel::service::service_maps::KernelServices,
-        registry: &ServiceRegistry,
-    ) -> Result<()> {
+    pub fn migrate_own(&self, services: &KernelServices, registry: &ServiceRegistry) -> Result<()> {
         for member in services.members()?.iter().filter(|member| has_all_limits(member)) {
             let service = registry.successor(member.service);
             if self.applies_from_start(registry, service) {
@@ -217,7 +213,7 @@ impl Limiter {
     /// services.
     pub fn migrate(
         &self,
-        services: &kernel::service::service_maps::KernelServices,
+        services: &KernelServices,
         member: &Member,
         service: u16,
         registry: &ServiceRegistry,
@@ -241,11 +237,7 @@ impl Limiter {
 
     /// Whether services have weights, and at least two with cgroups want processors, or did so
     /// within `ago`.
-    pub fn is_contended(
-        &self,
-        services: &kernel::service::service_maps::KernelServices,
-        ago: Duration,
-    ) -> bool {
+    pub fn is_contended(&self, services: &KernelServices, ago: Duration) -> bool {
         let has_weights = self.own.values().any(|own| own.limits.cpu_weight.is_some());
         has_weights && services.contended(ago).into_iter().filter(|owner| *owner != 0).count() > 1
     }
