@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Cells: the counters and the histogram of a call in a row, on each processor. */
+/*
+ * Finds and allocates cells: the counters and the histogram of a call in a row, on each processor.
+ * bpf/lens/hooks.bpf.h counts in them.
+ */
 #ifndef TOLLGATE_LENS_CELLS_BPF_H
 #define TOLLGATE_LENS_CELLS_BPF_H
 

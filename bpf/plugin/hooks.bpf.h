@@ -43,7 +43,7 @@ static __noinline int plugins_enter(void *ctx, u32 session)
 
 /*
  * Whether a thread keeps its plugins when a session takes it over. `assign_plugins` in
- * crates/kernel/src/session.rs does the same.
+ * crates/kernel/src/plugin/session_plugins.rs does the same.
  */
 static __always_inline bool inherits_plugins(struct session *session, struct thread_state *before)
 {

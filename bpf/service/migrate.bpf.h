@@ -3,7 +3,8 @@
  * When a thread is migrated to another control group. A migration costs microseconds, and
  * milliseconds at times (docs/decisions/0005-service.md). So the first migration of a thread to its
  * service's control group comes only when the thread runs on while others wait. Its next migrations
- * come at the beginning of its work.
+ * come at the beginning of its work. There are two exceptions: the limits of some services apply
+ * from the start (MIGRATE_AT_ONCE) or also if no others wait (MIGRATE_UNCONTENDED).
  *
  * A worker that waits for its next client must not wait in the last client's control group. If it
  * sleeps for a while after a reply, it is migrated back to its saved origin. For a client that

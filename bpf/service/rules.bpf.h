@@ -119,7 +119,7 @@ static long match_tuple(u32 i, struct rule_query *query)
 		return 0;
 	if (query->binding && query->event < EVENT_RECEIVE && !rule->has_explicit_events)
 		return 0;
-	/* Of the rules that match, the first one of the ruleset decides: the lowest precedence. */
+	/* Of the rules that match, the first one in the ruleset's order decides. */
 	if (query->rule.action == ACTION_NONE || rule->precedence < query->rule.precedence)
 		query->rule = *rule;
 	return 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * What could not be recorded, by reason. A reason is one line in the table of its extension:
+ * What the kernel side could not record, by reason. The losses that user space counts itself are in
+ * crates/tollgate/src/extension.rs. A reason is one line in the table of its extension:
  *
  *	X(NAME, REACH, TEXT)
  *

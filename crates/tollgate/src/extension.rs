@@ -58,6 +58,11 @@ impl Request {
     }
 }
 
+/// A loss that Tollgate counts itself: times in which no generation of the gate was active.
+pub const GAPS: &str = "gaps after the process that held the gate was killed";
+/// A loss that Tollgate counts itself: records for which a plugin's buffer had no room.
+pub const PLUGIN_RECORDS_LOST: &str = "plugin records lost (buffer full)";
+
 /// Reads the losses of a session when they are needed.
 pub struct LossReader {
     pub session: u32,

@@ -16,7 +16,7 @@ use kernel::session::{PendingChildren, Session, SessionOptions};
 use serde_json::Value;
 
 use crate::extension::{
-    Extension, ExtensionSetup, Joining, LossReader, Losses, Request, SessionContext,
+    Extension, ExtensionSetup, GAPS, Joining, LossReader, Losses, Request, SessionContext,
 };
 use crate::format::number_of;
 use crate::output::print_message;
@@ -54,9 +54,6 @@ pub struct SessionRunner {
     begun: bool,
     ended: bool,
 }
-
-/// The loss that is not counted in the kernel.
-const GAPS: &str = "gaps after the process that held the gate was killed";
 
 impl SessionRunner {
     /// Starts a session with these extensions, which are called in this order.
@@ -350,6 +347,7 @@ mod tests {
     use kernel::losses::LOSS_REASONS;
 
     use super::*;
+    use crate::extension::PLUGIN_RECORDS_LOST;
 
     /// The lines of a page's section about losses.
     fn losses_of(page: &str) -> impl Iterator<Item = &str> {
@@ -383,7 +381,8 @@ mod tests {
         let pages = pages.filter(|page| !page.ends_with("extending.md"));
         let texts = pages.filter_map(|page| fs::read_to_string(page).ok());
         let documented: BTreeSet<_> = texts.flat_map(|text| documented_losses(&text)).collect();
-        let counted = LOSS_REASONS.iter().map(|reason| reason.text).chain([GAPS]);
+        let counted = LOSS_REASONS.iter().map(|reason| reason.text);
+        let counted = counted.chain([GAPS, PLUGIN_RECORDS_LOST]);
         assert_eq!(documented, counted.map(str::to_owned).collect());
     }
 }

@@ -4,7 +4,7 @@
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 
-use libbpf_rs::query::MapInfoIter;
+use libbpf_rs::query::{LinkInfoIter, MapInfoIter, ProgInfoIter, ProgInfoQueryOptions};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use zerocopy::FromBytes as _;
 
@@ -86,6 +86,18 @@ pub fn headers() -> impl Iterator<Item = MapHandle> {
     MapInfoIter::default()
         .filter(|info| info.name.as_bytes() == HEADER_NAME.as_bytes())
         .filter_map(|info| MapHandle::from_map_id(info.id).ok())
+}
+
+/// Whether a link attaches a program that uses this map. When a process ends, the kernel frees its
+/// links at once, but its maps only after some grace periods.
+pub fn is_attached(map: &MapHandle) -> Result<bool> {
+    let map = map.info().doing("reading the ID of a gate's header")?.info.id;
+    let with_maps = ProgInfoQueryOptions::default().include_map_ids(true);
+    let users: Vec<_> = ProgInfoIter::with_query_opts(with_maps)
+        .filter(|program| program.map_ids.contains(&map))
+        .map(|program| program.id)
+        .collect();
+    Ok(LinkInfoIter::default().any(|link| users.contains(&link.prog_id)))
 }
 
 /// All links with these IDs, or `None` if one is gone. ID 0 stands for no link.

@@ -183,7 +183,10 @@ impl Gate {
                 continue;
             }
             if header.build != wire::BUILD {
-                return Err(Error::OtherVersion);
+                if maps::is_attached(&map)? {
+                    return Err(Error::OtherVersion);
+                }
+                continue;
             }
             // If the last holder is just ending, its links or maps are gone, and there is no gate
             // to join.

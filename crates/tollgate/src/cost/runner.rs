@@ -1,5 +1,5 @@
-//! The run: a pilot determines the counts, then quads of blocks are measured until a look
-//! (stopping.rs) decides that they suffice.
+//! The run: a pilot determines the counts, then quads of blocks are measured until the looks of
+//! stopping.rs have found each benchmark precise enough, or the time is used up.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

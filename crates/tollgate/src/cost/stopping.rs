@@ -1,4 +1,5 @@
-//! Decides when a run stops, by looks at the measurements after fixed numbers of quads.
+//! Decides when a benchmark is precise enough, by looks at its measurements after fixed numbers of
+//! quads. runner.rs ends a run that is out of time, or a benchmark that drowns in noise.
 
 use stats::interval::median_interval;
 use stats::sequential::{MAX_QUADS, is_look, is_precise, rightspeed};
@@ -25,6 +26,9 @@ impl Plan {
         if self.stop == StopRule::Precision && !is_look(quads) {
             return;
         }
+        // The latest quad may have ended a benchmark because of its noise.
+        let is_open = |index: &&usize| measured.stopped_by[**index].is_none();
+        let open: Vec<_> = open.iter().filter(is_open).collect();
         for index in open {
             let times = &measured.times[*index];
             let is_precise = |arm: usize| match self.stop {
@@ -81,5 +85,38 @@ fn runs(pairs: &[BlockPair]) -> Vec<f64> {
 pub fn stop(measured: &mut Measured, open: &[usize], by: StoppedBy) {
     for index in open {
         measured.stopped_by[*index] = Some(by);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::analysis::BlockTime;
+    use super::super::arms::{Arm, ArmKind};
+    use super::*;
+
+    #[test]
+    fn look_leaves_benchmarks_that_have_ended() {
+        let plan = Plan {
+            arms: ["off", "aa", "injected"].map(|name| Arm::new(name, ArmKind::Off)).into(),
+            benchmarks: Vec::new(),
+            stop: StopRule::Precision,
+            precision: 0.01,
+            settle: Duration::ZERO,
+            budget: Duration::ZERO,
+            seed: 1,
+        };
+        let quads = 12;
+        assert!(is_look(quads));
+        let pair = |ns| [BlockTime::of(&[ns]), BlockTime::of(&[ns])];
+        let times = [100.0, 100.0, 102.0].map(|ns| vec![pair(ns); quads]);
+        let mut measured = Measured {
+            times: vec![times.to_vec(); 2],
+            stopped_by: vec![None, Some(StoppedBy::Noise)],
+            ..Measured::default()
+        };
+        plan.interim_look(quads, &[0, 1], &mut measured);
+        assert_eq!(measured.stopped_by, [Some(StoppedBy::Precision), Some(StoppedBy::Noise)]);
     }
 }

@@ -1,5 +1,6 @@
 //! Stores the baselines of tracked programs, loads what others have stored, and evicts profiles
-//! that no process uses.
+//! that no process uses. Baselines are stored every minute if they have changed, when their
+//! profiles are evicted, before a transition or an import, at a request, and when the session ends.
 
 use anyhow::{Context as _, Result};
 use kernel::gate::{Gate, Lock};
@@ -19,7 +20,7 @@ use crate::output::print_message;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum SaveScope {
     /// Those that have made calls since they were last stored.
-    All,
+    Active,
     /// Those that have learned something or changed their state since they were last stored.
     Changed,
 }
@@ -64,7 +65,7 @@ impl ProgramTable {
         let lock = store.lock()?;
         let mut result = Ok(());
         for (program, _) in self.programs.values_mut() {
-            result = result.and(save(&lock, program, &self.policy.wire, SaveScope::All));
+            result = result.and(save(&lock, program, &self.policy.wire, SaveScope::Active));
         }
         result
     }
@@ -89,7 +90,7 @@ impl ProgramTable {
         let (mut result, mut retired) = (Ok(()), 0);
         for slot in unused {
             let Some((program, _)) = self.programs.get_mut(&slot) else { continue };
-            let saved = save(&self.store.lock()?, program, &self.policy.wire, SaveScope::All);
+            let saved = save(&self.store.lock()?, program, &self.policy.wire, SaveScope::Active);
             if saved.is_ok() && table.retire_profile(&Lock::take()?, slot)? {
                 self.programs.remove(&slot);
                 self.profile_slots.retain(|_, of_identity| *of_identity != slot);
@@ -124,7 +125,7 @@ impl ProgramTable {
         transition: Transition,
         programs: &[String],
     ) -> Result<Vec<TransitionResult>> {
-        self.save(gate, SaveScope::All)?;
+        self.save(gate, SaveScope::Active)?;
         let done = transitions::apply(&self.store, transition, programs)?;
         self.reload_all(gate, done)
     }
@@ -136,7 +137,7 @@ impl ProgramTable {
         baselines: Vec<Baseline>,
         replace: bool,
     ) -> Result<Vec<TransitionResult>> {
-        self.save(gate, SaveScope::All)?;
+        self.save(gate, SaveScope::Active)?;
         let done = add(&self.store, baselines, replace)?;
         self.reload_all(gate, done)
     }
@@ -161,7 +162,9 @@ fn save(
 ) -> Result<()> {
     let Some(own) = program.baseline(parameters, unix_now()) else { return Ok(()) };
     let is_new = program.in_store.at.is_none();
-    if is_new && !own.has_learned() || !program.in_store.needs_save(&own, which == SaveScope::All) {
+    if is_new && !own.has_learned()
+        || !program.in_store.needs_save(&own, which == SaveScope::Active)
+    {
         return Ok(());
     }
     let title = program.title();

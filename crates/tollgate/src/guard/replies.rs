@@ -27,7 +27,7 @@ pub fn reply(
             serde_json::to_value(guard.status(gate, since, losses.read(gate)?))?
         }
         GuardRequest::Store => {
-            guard.programs.save(gate, SaveScope::All)?;
+            guard.programs.save(gate, SaveScope::Active)?;
             serde_json::to_value(guard.programs.store.folder().canonicalize()?)?
         }
         GuardRequest::Import { baselines, replace } => {

@@ -20,6 +20,7 @@ use super::report::{HandlerState, PluginState, memory};
 use super::requests::{LoadReport, OpenReport};
 use super::state_transfer::StateTransfer;
 use super::variables::Variables;
+use crate::extension::PLUGIN_RECORDS_LOST;
 use crate::format::printable;
 use crate::output::print_message;
 use crate::source_file::SourceFile;
@@ -279,8 +280,7 @@ impl Plugins {
 
     /// Losses by reason, like those of the gate.
     pub fn losses(&self) -> BTreeMap<String, u64> {
-        let lost =
-            (self.lost > 0).then(|| ("plugin records lost (buffer full)".to_owned(), self.lost));
+        let lost = (self.lost > 0).then(|| (PLUGIN_RECORDS_LOST.to_owned(), self.lost));
         lost.into_iter().collect()
     }
 
