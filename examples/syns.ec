@@ -1,7 +1,7 @@
 /*
  * Counts new TCP connections by their source address, before the kernel processes the packet. "lo"
- * stands for the network device. If drop_above is set, only that many connections of an
- * address are accepted; further ones are dropped.
+ * is the network device: write the name of another one in its place. If drop_above is set, only
+ * that many connections from an address are accepted, and further ones are dropped.
  *
  *     tollgate plugin load examples/syns.ec
  *     tollgate plugin show syns

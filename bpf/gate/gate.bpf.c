@@ -51,9 +51,9 @@ int BPF_PROG(gate_sys_exit_plugins, struct pt_regs *regs, long result)
 }
 
 /*
- * Bystanders pass here at every switch of the machine, with three comparisons and a record. This
- * does not use BPF_PROG(), which would read all arguments before the helper's call and keep them in
- * registers across it.
+ * Every context switch of the machine passes here. For a bystander, it costs three comparisons and
+ * an update of the per-CPU state. This does not use BPF_PROG(), which would read all arguments
+ * before it calls bpf_get_smp_processor_id(), and keep them in registers across the call.
  */
 SEC("tp_btf/sched_switch")
 int gate_sched_switch(u64 *ctx)
@@ -215,8 +215,8 @@ int BPF_PROG(gate_signal_generate, int signal, struct kernel_siginfo *info,
 }
 
 /*
- * Attaches tasks that already run: user space fills `attach_requests`, reads the iterator, then
- * visits each CPU.
+ * Attaches tasks that already run. User space fills `attach_requests` and reads the iterator. Then
+ * it runs on each CPU once, because the gate sees a running thread only after a switch to it.
  */
 SEC("iter/task")
 int gate_attach_tasks(struct bpf_iter__task *ctx)

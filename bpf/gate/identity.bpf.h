@@ -215,7 +215,10 @@ static long match_cgroup(u32 i, struct cgroup_climb *climb)
 	return 0;
 }
 
-/* The innermost control group, from this one up, that belongs to a service or a container. */
+/*
+ * Finds the innermost control group, from this one up, that belongs to a service or a container,
+ * and leaves its name in `identity_scratch`. Returns whether there is one.
+ */
 static __always_inline bool find_ancestor(struct cgroup *cgroup, u32 kind)
 {
 	struct cgroup_climb climb = { .at = cgroup, .kind = kind };
@@ -226,8 +229,8 @@ static __always_inline bool find_ancestor(struct cgroup *cgroup, u32 kind)
 }
 
 /*
- * The task's control group of v1 that has its unit or container: that of the controller of process
- * numbers, which is always in use. NULL: there is none.
+ * The task's control group of v1 that has its unit or container: the group in the hierarchy of the
+ * pids controller, which is always in use. NULL: there is none.
  */
 static __always_inline struct cgroup *pids_cgroup(struct task_struct *task)
 {

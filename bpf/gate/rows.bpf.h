@@ -38,7 +38,7 @@ static __always_inline u32 alloc_row(u32 session_index, struct session *session,
 	return index;
 }
 
-/* Returns the session's base row, and counts a loss, if there is no other row. */
+/* Returns `row`. If it is 0, counts a loss and returns the session's base row. */
 static __always_inline u32 row_or_base(u32 row, u32 session_index, struct session *session)
 {
 	if (row)
@@ -141,7 +141,7 @@ static __always_inline void leave_row(struct thread_state *thread)
 		row_drop_thread(thread->row, session, thread->tgid);
 }
 
-/* The row of a session's first thread; `parent` is the row that it counts in as well, or 0. */
+/* The row of a session's first thread. `parent`: the row in which the thread also counts, or 0. */
 static __always_inline u32 first_row(u32 session_index, struct session *session,
 				     struct task_struct *task, u32 parent)
 {

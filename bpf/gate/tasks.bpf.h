@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* How tasks become gated and bystanders again: at fork, exec and exit, and by attaching. */
+/* How tasks become gated, and later bystanders again: at fork, exec and exit, and by attaching. */
 #ifndef TOLLGATE_GATE_TASKS_BPF_H
 #define TOLLGATE_GATE_TASKS_BPF_H
 
@@ -76,7 +76,7 @@ static __always_inline void apply_session(struct thread_state *thread, u32 sessi
 		.identity = identity,
 	};
 
-	/* Services are of the whole machine: a thread keeps its service in every session. */
+	/* Services apply to the whole machine, so a thread keeps its service in every session. */
 	at.mask = (session->mask & ~SERVICE) | (thread->mask & SERVICE) |
 		  inherited_mask(session, before);
 	call_join(&at);

@@ -7,7 +7,7 @@
 
 /* The task that runs on a processor, as far as the gate knows. One cache line each. */
 struct cpu_state {
-	/* Where its registers are saved when it enters the kernel, which identifies the task. */
+	/* Where its registers are saved when it enters the kernel. This identifies the task. */
 	u64 regs;
 	/* Its task_struct. */
 	u64 task;
@@ -113,7 +113,7 @@ static __noinline void resync_current(struct cpu_state *cpu, u64 regs)
  * State of the thread that makes or ends a call here. A task's registers are always saved at the
  * same address, the top of its kernel stack. So one comparison shows whether this is the task that
  * sched_switch has recorded, without a helper call. sched_switch alone does not suffice: one
- * vendor's 6.18 kernel does not report about 1 in 100 switches (docs/decisions/0001-gate.md).
+ * vendor's 6.18 kernel fails to report one switch in about 100 (docs/decisions/0001-gate.md).
  */
 static __always_inline struct thread_state *current_thread(struct pt_regs *regs)
 {

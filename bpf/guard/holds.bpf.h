@@ -8,7 +8,7 @@
 #include "guard/state.bpf.h"
 #include "wire/guard.h"
 
-/* The guard's latest verdict on each processor, for plugins. */
+/* By processor: the latest verdict that the guard gave there, for plugins. */
 struct plugin_verdict verdicts[CPUS] SEC(".bss.verdicts");
 
 static __always_inline void guard_report_event(struct thread_state *thread, u32 call,
@@ -89,7 +89,7 @@ static __always_inline bool send_stop(struct thread_state *thread, struct guard_
 	cold->precall = precall_of(call);
 	/*
 	 * If the process stopped in this call, the call would fail with EINTR. The baseline does
-	 * not have what the program does then, so that would be held as well, and so on.
+	 * not have the calls that the program makes after EINTR, so they would be held as well.
 	 */
 	if (cold->precall & PRECALL_DEFER)
 		return true;
@@ -103,7 +103,10 @@ static __always_inline bool send_stop(struct thread_state *thread, struct guard_
 	return true;
 }
 
-/* pH's suspend_execve: a new program begins without anomalies, so it must not begin. */
+/*
+ * pH's suspend_execve: a new program would begin with an LFC of 0, so a thread that has had many
+ * anomalies must not begin one.
+ */
 static __always_inline bool is_execve_suspended(struct guard_parameters *parameters,
 						struct guard_cold *cold, u32 call)
 {
@@ -112,9 +115,9 @@ static __always_inline bool is_execve_suspended(struct guard_parameters *paramet
 }
 
 /*
- * Applies the policy to a thread with anomalies among its latest calls. The signal takes effect
- * when a hook undoes the call (guard/precall.bpf.h), when the call ends, or at once if the call
- * sleeps. A call that is undone or interrupted is restarted.
+ * Applies the policy to a thread with anomalies among its latest calls. The SIGSTOP of a hold takes
+ * effect when a hook undoes the call (guard/precall.bpf.h), when the call ends, or at once if the
+ * call sleeps. A call that is undone or interrupted is restarted.
  */
 __noinline int guard_respond(struct thread_state *thread, struct session *session, u32 call,
 			     u32 mismatches)

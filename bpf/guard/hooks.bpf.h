@@ -43,8 +43,8 @@ static __always_inline bool guard_test_call(struct thread_state *thread, u32 cal
 
 	if (unlikely(!profile)) {
 		/*
-		 * Other slots are no loss: the thread has not executed a program yet, or the
-		 * session does not guard its program.
+		 * The other slots without a profile are no loss: the thread has not executed a
+		 * program yet, or the session does not guard its program.
 		 */
 		if (thread->guard.profile_slot == GUARD_PROFILE_NONE)
 			count_loss(thread->guard.session, LOSS_UNGUARDED_CALLS);
@@ -71,9 +71,9 @@ static __always_inline bool guard_test_call(struct thread_state *thread, u32 cal
 	is_suspended = is_execve_suspended(&session->guard, cold, call);
 	is_final = is_suspended || (session->guard.response == GUARD_DENY && is_execve(call));
 	/*
-	 * A restarted call is not held again: a fork would never succeed. If another process has
-	 * continued a held thread, the policy applies only to an anomalous call or to an execve
-	 * that must not begin (is_final).
+	 * A restarted call is not held again, because a fork would then never succeed. If another
+	 * process has continued a held thread, the policy applies only to an anomalous call or to
+	 * an execve that must not begin (is_final).
 	 */
 	if ((!thread->guard.lfc && !is_suspended) || mismatches == NOT_TESTED ||
 	    (thread->guard.held && !mismatches && !is_final))
@@ -82,7 +82,7 @@ static __always_inline bool guard_test_call(struct thread_state *thread, u32 cal
 	return true;
 }
 
-/* A thread begins a program, or is attached in one: it has made no calls yet. */
+/* A thread begins a program, or is attached while it runs one. The guard has seen no calls yet. */
 static __always_inline void guard_begin_program(struct thread_state *thread, u64 scope)
 {
 	struct guard_cold *cold = guard_cold_of(thread);

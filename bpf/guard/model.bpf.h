@@ -33,8 +33,8 @@ static __always_inline u32 pair_key(u64 window, u32 distance)
 	     distance++)
 
 /*
- * Counts the mismatches of a window: with the training data in the low half of the result, with the
- * normal data in the high half.
+ * Counts the mismatches of a window. The low half of the result has the mismatches with the
+ * training data, the high half those with the normal data.
  */
 static __always_inline u32 mismatches(struct guard_profile *profile, u32 lookahead, u32 length,
 				      u64 window)

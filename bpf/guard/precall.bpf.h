@@ -40,8 +40,9 @@ static __always_inline int undo_call(u32 calls)
 	if (!thread->guard.held && !(before & PRECALL_UNDONE))
 		return 0;
 	/*
-	 * A call is undone once, because the kernel may do other work at its end. A signal to
-	 * several processes is undone for each of them.
+	 * A call is undone only once, because the same hook may be passed again in other work at
+	 * the call's end (io_uring), which must not be undone. But a signal to several processes is
+	 * undone for each of them.
 	 */
 	cold->precall = calls == PRECALL_KILL ? PRECALL_KILL | PRECALL_UNDONE : 0;
 	thread->guard.is_restart_expected = 1;

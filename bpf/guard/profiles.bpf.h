@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Profiles: one map for each program, which user space maps, too. */
+/* Profiles: a BPF map for each program, which user space also maps into its memory. */
 #ifndef TOLLGATE_GUARD_PROFILES_BPF_H
 #define TOLLGATE_GUARD_PROFILES_BPF_H
 
@@ -46,7 +46,7 @@ struct {
 /* Slots of empty profiles that user space has made. */
 FREE_LIST(guard_ready_profiles, GUARD_PROFILES);
 
-/* Copies of a program share a slot, and so do scopes with the same meaning. */
+/* Copies of a program share a slot, and so do different names of one scope. */
 HASH_MAP(guard_programs, 4 * GUARD_PROFILES, struct guard_program, u32);
 
 static __always_inline struct guard_profile *profile_at(u32 slot)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* SIGCONT by other processes than Tollgate: a held thread stops again before it makes a call. */
+/* SIGCONT by processes other than Tollgate: a held thread stops again before it makes a call. */
 #ifndef TOLLGATE_GUARD_SIGCONT_BPF_H
 #define TOLLGATE_GUARD_SIGCONT_BPF_H
 

@@ -23,7 +23,7 @@ static __always_inline u32 *cell_entry(u32 row, u32 call)
 {
 	/*
 	 * The value is compared and used in one register, because 6.1's verifier does not know that
-	 * two are equal.
+	 * two registers have the same value.
 	 */
 	barrier_var(call);
 	if (call >= CALL_INDICES)

@@ -85,8 +85,8 @@ static __always_inline u32 lens_update_sampling(struct thread_state *thread, str
 
 /*
  * Compares the gate's time of the thread's latest switch in with the scheduler's. If that switch
- * was not reported, the scheduler's time is used instead: both clocks run alike between two calls
- * of this function.
+ * was not reported, the scheduler's time is used instead. Between two calls of this function, both
+ * clocks advance by the same time.
  */
 static __always_inline void lens_reconcile_switch(struct thread_state *thread,
 						  struct task_struct *task, struct cpu_state *cpu,

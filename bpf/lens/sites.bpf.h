@@ -14,7 +14,7 @@
 
 #define SITE_FRAMES 16
 
-/* An entry for each call of a row and blocking site, made when first seen. */
+/* An entry for each combination of row, call and blocking site, made when it is first seen. */
 HASH_MAP(lens_sites, 16384, struct site_key, struct site_value);
 
 struct stack {

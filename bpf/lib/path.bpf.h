@@ -103,8 +103,8 @@ static long append_path_part(u32 i, struct path_walk *walk)
 }
 
 /*
- * Uses bpf_loop(), because the verifier follows a plain loop iteration by iteration: that took most
- * of the time in which a gate with a guard was loaded (docs/decisions/0001-gate.md).
+ * Uses bpf_loop(), because the verifier follows a plain loop iteration by iteration. Plain loops
+ * took most of the time to load a gate with a guard (docs/decisions/0001-gate.md).
  */
 static __always_inline void path_of_dentry(struct fd_path *path, struct task_struct *task,
 					   struct dentry *dentry, struct mount *mount)

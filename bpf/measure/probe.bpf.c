@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * One tiny program or map for each capability. `tollgate doctor` loads each alone: whether the
- * kernel accepts it is the finding. None does anything if it runs. Few are ever attached, and only
- * for a moment (crates/kernel/src/probe).
+ * One tiny program or map for each capability. `tollgate doctor` loads each alone, and finds out
+ * whether the kernel accepts it. None does anything if it runs. Only a few are ever attached, and
+ * only for a moment (crates/kernel/src/probe).
  *
  * This file uses no CO-RE and no kfunc: either would make libbpf read the kernel's types for every
  * probe.

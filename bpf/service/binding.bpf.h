@@ -61,7 +61,7 @@ __noinline int service_bind(u32 slot, u32 service, u32 how, u32 rule)
 	member->binding = binding;
 	member->why = why;
 	member->rule_number = rule;
-	/* A thread that resumes has the rule that it had. */
+	/* A thread that resumes keeps its rule, which may be of an earlier ruleset. */
 	if (why != WHY_RESUMED)
 		member->ruleset = header.ruleset;
 	member->bound_ns = now;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Matches the rules for a thread at an event, and does what the rule that decides says. */
+/* Matches the rules for a thread at an event, and applies the rule that decides. */
 #ifndef TOLLGATE_SERVICE_CLASSIFY_BPF_H
 #define TOLLGATE_SERVICE_CLASSIFY_BPF_H
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Messages over UDP. A datagram's sender is recorded by the addresses in it before the datagram is
- * delivered. Its receiver gets the source from the kernel. The end that sent first is the client.
+ * Messages over UDP. Before a datagram is delivered, its sender is recorded under the addresses in
+ * the datagram. The receiver learns the source address from the kernel. The end that sent first is
+ * the client.
  */
 #ifndef TOLLGATE_SERVICE_DATAGRAMS_BPF_H
 #define TOLLGATE_SERVICE_DATAGRAMS_BPF_H

@@ -141,8 +141,8 @@ static __always_inline void service_sys_enter(struct crossing *at)
 }
 
 /*
- * The thread is switched out. It may not make a call for long, so this takes its message, too. A
- * switch to a bystander does not make a service contended: kernel threads and the daemon's own
+ * The thread is switched out. It may make its next call much later, so this takes its message, too.
+ * A switch to a bystander does not make a service contended: kernel threads and the daemon's own
  * threads are bystanders.
  */
 static __always_inline void service_switch_out(struct switching *at)

@@ -9,7 +9,7 @@
  * A worker that waits for its next client must not wait in the last client's control group. If it
  * sleeps for a while after a reply, it is migrated back to its saved origin. For a client that
  * sends its next request at once, two migrations for each request would cost too much. User space
- * reads the requests (`service_migrations`), waits for that while, and migrates the thread.
+ * reads the requests (`service_migrations`), waits, and migrates the thread if it still sleeps.
  */
 #ifndef TOLLGATE_SERVICE_MIGRATE_BPF_H
 #define TOLLGATE_SERVICE_MIGRATE_BPF_H
@@ -30,7 +30,7 @@ struct {
 #define MIGRATE_MIN_RUN_NS 1000000
 /*
  * Once a thread has worked for that long, it is migrated at the beginning of its next work. This
- * ends after this many bindings in a row in which it works for less.
+ * ends after this many bindings in a row in which it works for a shorter time.
  */
 #define MIGRATE_CREDIT 8
 /*

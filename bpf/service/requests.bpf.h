@@ -14,8 +14,8 @@
 
 /*
  * The service of the message that is being received. A sender's service is recorded when its send
- * ends, and the message may be received before that. The sender is still in that send if it has
- * another service than was recorded, and its latest call is a send by the same descriptor. If the
+ * ends, and the message may be received before that. The sender is still in that send if its
+ * service is not the recorded one, and its latest call is a send by the same descriptor. If the
  * descriptor is another one, the sender is already sending elsewhere, and the record is right.
  */
 static __always_inline u32 sender_service(struct service_direction *direction)
@@ -135,7 +135,7 @@ static __always_inline void service_restore(struct thread_state *thread, struct 
 
 /*
  * A thread has received from a sender that is not known yet. Its usage until now is charged here.
- * When the sender is known, it gets a message, and its usage since is charged.
+ * Once the sender is known, the thread gets a message, and its usage since then is charged.
  */
 static __always_inline void service_await_sender(struct thread_state *thread,
 						 struct task_struct *task,

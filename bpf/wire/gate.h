@@ -66,7 +66,7 @@ enum per {
 /*
  * The properties of a call that the gate needs. The flags share a word with those of enum
  * guard_precall (PRECALL_BITS), which say how the call can be held before it takes effect. User
- * space sets them by the names of the calls, for all ABIs: gate_config.call_flags.
+ * space finds the calls by name, in all ABIs, and sets their flags in gate_config.call_flags.
  */
 enum call_flag {
 	CALL_EXECVE = 1 << 21,
@@ -173,7 +173,7 @@ struct session {
 	__u32 is_system_wide;
 	/* SIGCONTs that were sent to its processes since its owner's latest poll. */
 	__u32 sigconts;
-	/* Another process than its owner has switched the guard off. */
+	/* A process other than the session's owner has switched the guard off. */
 	__u32 is_disabled;
 	/* Plugins are linked for its tasks only. */
 	__u32 has_own_plugins;

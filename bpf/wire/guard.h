@@ -83,7 +83,7 @@ struct guard_profile {
 	/* Never held or killed, only observed. */
 	__u32 is_exempt;
 	__u32 unused;
-	/* Incremented at each freezing, of which user space records the time. */
+	/* Incremented at each freezing, so that user space can record the time. */
 	__u32 freezes_count;
 	/* Incremented when training data is wiped, or normal data is set. */
 	__u32 wipes;
@@ -170,9 +170,9 @@ enum guard_restraint {
 };
 
 /*
- * Calls that can be held before they take effect, by the hooks that they pass first. A hook acts
- * only in its own calls: most hooks are also passed within other calls, which cannot be undone
- * cleanly there.
+ * Classes of calls that can be held before they take effect. The calls of a class are held by the
+ * same hooks. A hook acts only in calls of its own classes: most hooks are also passed within other
+ * calls, which cannot be undone cleanly there.
  */
 enum guard_precall {
 	PRECALL_EXECVE = 1 << 0,
@@ -201,7 +201,7 @@ enum guard_precall {
 	PRECALL_DENY = 1 << 18,
 	/* For one call: a part of it was undone, so the rest must be undone as well. */
 	PRECALL_UNDONE = 1 << 19,
-	/* A stop would make it fail with EINTR: the thread is stopped at its next call. */
+	/* A stop would make it fail with EINTR, so the thread is stopped at its next call. */
 	PRECALL_DEFER = 1 << 20,
 };
 
@@ -241,12 +241,12 @@ struct guard_hot {
 	/* The thread's latest calls by the symbols of its program, the newest in the low bits. */
 	__u64 window;
 	/*
-	 * Calls until the next update of the profile's counters, and their number right after the
-	 * last one.
+	 * How many calls are left until the next update of the profile's counters, and how many
+	 * were left right after the last update.
 	 */
 	__u32 batch_left;
 	__u32 batch_size;
-	/* If any of the next four is not 0, the fast path is not taken: needs_slow_path(). */
+	/* A call takes the slow path if one of the next four fields is not 0: needs_slow_path(). */
 	/* LFC: how many of the latest 128 calls were anomalies. */
 	__u8 lfc;
 	/* Signal handlers that it is in. */
@@ -287,7 +287,7 @@ struct guard_program_record {
 	struct identity_name scope;
 };
 
-/* The guard's latest verdict on a processor, for plugins. */
+/* The latest verdict that the guard gave on one processor, for the plugins that run there. */
 struct plugin_verdict {
 	__u32 mismatches;
 	__u32 lfc;

@@ -7,7 +7,7 @@
  *
  * The line makes LOSS_NAME, and TEXT is its name in reports. A loss with the reach SESSION concerns
  * one session. A SHARED loss also concerns the statistics of the sessions that the tasks came from.
- * build.rs makes the table in crates/kernel/src/losses.rs of the same lines.
+ * build.rs makes the table in crates/kernel/src/losses.rs from the same lines.
  */
 #ifndef TOLLGATE_WIRE_LOSSES_H
 #define TOLLGATE_WIRE_LOSSES_H

@@ -10,10 +10,10 @@
  *
  *	X(NAME, MAP, SECTION, TRACEPOINT)
  *
- * The line makes PLUGIN_HOOK_NAME, and MAP for the hook's programs. A plugin's program for the hook
- * is in SECTION and runs at TRACEPOINT. GUARD and VERDICT are the gate's own hooks, whose sections
- * libbpf does not know. GUARD comes before the guard tests a call, VERDICT after it has applied its
- * policy.
+ * The line makes PLUGIN_HOOK_NAME, and the map MAP of the hook's programs. A plugin's program for
+ * the hook is in SECTION and runs at TRACEPOINT. GUARD and VERDICT are the gate's own hooks, whose
+ * sections libbpf does not know. GUARD comes before the guard tests a call, VERDICT after it has
+ * applied its policy.
  */
 #define ALL_PLUGIN_HOOKS(X)                                                                        \
 	X(ENTER, plugin_enter, "tp_btf/sys_enter", "sys_enter")                                    \

@@ -5,14 +5,14 @@
  *	X(PROGRAM, HOOK, SECTION, USED_BY, UNLESS, NEEDS)
  *
  * PROGRAM  gate_PROGRAM in bpf/gate/gate.bpf.c
- * HOOK     where it is attached; of several programs at one hook, one at most is loaded
+ * HOOK     where it is attached; of several programs at one hook, at most one is loaded
  * SECTION  its section, for libbpf
  * USED_BY  it is loaded in a gate with one of these extensions (bits of enum gate_mask), or ALWAYS
  * UNLESS   but not with these extensions, for which there is another program at the same hook
  * NEEDS    what the kernel must have
  *
  * The programs are attached in the order of the lines. build.rs makes the table in
- * crates/kernel/src/gate_programs.rs of the same lines. The programs of pre-call holds are in
+ * crates/kernel/src/gate_programs.rs from the same lines. The programs of pre-call holds are in
  * bpf/guard/precall.bpf.h, and crates/kernel/src/precall.rs decides which of them are loaded.
  */
 #ifndef TOLLGATE_WIRE_PROGRAMS_H

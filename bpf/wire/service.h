@@ -34,7 +34,9 @@ struct service {
 	__u64 contended_until_ns;
 };
 
-/* When to migrate a thread to its service's control group, besides at a preemption. */
+/*
+ * When to migrate a thread to its service's control group, besides when another thread preempts it.
+ */
 enum service_migrate_flags {
 	/* As soon as it is bound to the service, unless it is bound by a request. */
 	MIGRATE_AT_ONCE = 1 << 0,
@@ -199,7 +201,7 @@ enum service_field {
 	FIELD_FILE = 1 << 10,
 };
 
-/* Rules with conditions of one shape: one look-up finds the one that matches. */
+/* Rules with conditions of one shape: one look-up finds the rule that matches. */
 struct service_tuple {
 	/* enum service_field */
 	__u16 fields;
@@ -233,7 +235,7 @@ struct service_key {
 	__u64 hash;
 };
 
-/* In each of the two rulesets. */
+/* The maximum number of rules in each of the two rulesets. */
 #define SERVICE_RULES 65536
 
 enum service_action {

@@ -2,7 +2,7 @@
 //! `read(3</var/log/x>, 0x7f…, 4096)`.
 //!
 //! Calls are described by name, because most have the same arguments in every ABI. `i386` and `X32`
-//! have the calls with other arguments.
+//! list the calls whose arguments differ.
 
 mod i386;
 mod signature;
@@ -13,8 +13,8 @@ pub use signature::{AT_FDCWD, ArgumentKind};
 
 use crate::{Abi, name};
 
-/// The calls whose arguments differ in x32: a file position fits into one register there, so there
-/// is no second half.
+/// The calls whose arguments differ in x32. There, a file position fits into one register, so it is
+/// one argument and not two.
 static X32: [CallSignature; 4] = {
     use ArgumentKind::{Fd, Hex, Long};
     [

@@ -7,8 +7,8 @@ use std::borrow::Cow;
 
 use syscalls::Errno;
 
-/// The name of error `n`, which is positive: 2 is `ENOENT`. An error with two names has its first:
-/// `EAGAIN`, `EDEADLK`, `EOPNOTSUPP`.
+/// The name of error `n`, which is positive: 2 is `ENOENT`. For an error with two names, this is
+/// the first one: `EAGAIN`, `EDEADLK`, `EOPNOTSUPP`.
 ///
 /// The kernel's internal codes from 512 up have names too. A program never sees them, but at the
 /// boundary they show that a signal interrupted the call and what happens next, for example

@@ -2,8 +2,8 @@
 //!
 //! The x86-64 and i386 names are those of the `syscalls` crate, which is generated from the
 //! kernel's `arch/x86/entry/syscalls/syscall_{64,32}.tbl`. Version 0.8.1 has all calls of Linux
-//! 6.18 (x86-64 336 `uprobe`, both tables up to 469 `file_setattr`). The x32 calls are only in the
-//! first of these files, so the differences are listed here.
+//! 6.18 (x86-64 336 `uprobe`, both tables up to 469 `file_setattr`). The crate has no table for
+//! x32, so its differences from x86-64 are listed here. They are from `syscall_64.tbl`.
 
 use std::borrow::Cow;
 use std::str::FromStr;
@@ -18,8 +18,8 @@ pub const LIMIT: u32 = 548;
 /// The first number that only x32 has.
 const X32_FIRST: u32 = 512;
 
-/// The calls numbered 512 to 547: they exist for x32 only, and x32 does not have them at their
-/// x86-64 number.
+/// The calls with the numbers 512 to 547, which only x32 uses. x86-64 has calls of the same names
+/// at other numbers, and x32 does not have those numbers.
 const X32_OWN: [&str; 36] = [
     "rt_sigaction",
     "rt_sigreturn",

@@ -13,7 +13,7 @@ const MAX_QUEUED_LINES: usize = 10_000;
 pub enum Response {
     /// One value, and nothing more.
     Value(Value),
-    /// The lines that exist, and for a follower the new ones as they come.
+    /// The lines that exist and, for a follower, the receiver of new ones.
     Lines(Vec<Arc<str>>, Option<EventReceiver>),
 }
 

@@ -137,8 +137,8 @@ pub enum Initializer {
     One(Expression),
     /// `{ 1, .name = 2, [3] = 4 }`
     List(Vec<(Option<Designator>, Initializer)>, Span),
-    /// The rest after the first of several designators: `.x = 3` of `{ .from.x = 3 }`. Values that
-    /// the list gives to other parts stay.
+    /// The rest after the first of several designators: `.x = 3` of `{ .from.x = 3 }`. It overrides
+    /// no values that the list gives to other members of `from`.
     Within(Box<(Option<Designator>, Initializer)>, Span),
 }
 

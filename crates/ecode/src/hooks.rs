@@ -152,8 +152,8 @@ pub struct DenyReturn {
     pub sets_errno: bool,
 }
 
-/// The index of the selected event that the message is about, or `None` if it is about none, and
-/// the message.
+/// A message, after the index of the selected event that it concerns. The index is `None` if the
+/// message concerns no single event.
 pub type HookError = (Option<usize>, String);
 
 /// Describes the hooks that exist.

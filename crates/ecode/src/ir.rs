@@ -71,7 +71,8 @@ pub enum Inst {
         to: Register,
         from: Value,
     },
-    /// Sets a number that the verifier does not know, so that it finds iterations of a loop equal.
+    /// Sets a register to a number that the verifier does not know, so that the verifier finds
+    /// iterations of a loop equal.
     OpaqueConst {
         to: Register,
         value: i64,

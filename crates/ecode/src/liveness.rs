@@ -74,7 +74,7 @@ pub fn live_in(function: &IrFunction) -> Vec<RegisterSet> {
     live_in
 }
 
-/// The intervals of all registers that are read, by their beginnings.
+/// The intervals of all registers that are read, sorted by their beginnings.
 pub fn live_intervals(function: &IrFunction, live_in: &[RegisterSet]) -> Vec<LiveInterval> {
     let mut spans: Vec<Option<(usize, usize)>> = vec![None; function.registers];
     let mut calls = Vec::new();

@@ -14,7 +14,8 @@ pub const STRUCT_TAG: u64 = 1 << 32;
 pub const TIME_OFFSET: u64 = 8;
 /// The size of the header before the values of a record.
 pub const HEADER_BYTES: u64 = 16;
-/// The largest struct in a record: few of these fit onto the stack of a function.
+/// The maximum size of a struct in a record. The stack of a function has room for only a few such
+/// structs.
 pub const MAX_STRUCT_BYTES: u64 = 256;
 /// The bytes of a printed number.
 pub const NUMBER_BYTES: u64 = 8;

@@ -23,7 +23,7 @@ enum ValueRange {
     Signed(u8, Width),
     /// The range may be narrower than that of an arbitrary number of this width.
     Bounded(Width),
-    /// An address, or the result of a call, which is not considered.
+    /// An address, or the result of a call. Its range is not considered.
     Other,
 }
 
@@ -204,8 +204,8 @@ fn definitions_with(function: &IrFunction, elsewhere: &[Option<ValueRange>]) -> 
     writes
 }
 
-/// The width of a register, if the verifier knows more about it after this path than after all
-/// paths.
+/// The width of a value, if its range must be hidden: the range is narrower than that of an
+/// arbitrary number, and may differ from the ranges on other paths.
 fn widened_width(own: ValueRange, all: impl Iterator<Item = ValueRange> + Clone) -> Option<Width> {
     let width = all.clone().map(ValueRange::width).max()?;
     let is_same =

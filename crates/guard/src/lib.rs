@@ -28,5 +28,5 @@ pub use sequence::Sequence;
 pub use thread::GuardThread;
 pub use window::Window;
 
-/// A system call, by the number that its trace gives it.
+/// The number that identifies a system call in a trace.
 pub type CallNumber = u32;

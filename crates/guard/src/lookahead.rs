@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn pairs_generalise_where_windows_do_not() {
-        // After 1 2 3 and 4 2 5, the only new pair of 1 2 5 is that at distance two.
+        // In a model of 1 2 3 and 4 2 5, only one pair of 1 2 5 is new: 1 and 5, at distance two.
         let model = trained(3, &[1, 2, 3]);
         let mut model = model;
         windows(&[4, 2, 5]).iter().for_each(|window| model.add(window));

@@ -16,8 +16,8 @@ pub enum ProfileState {
         /// The time, by the clock of the calls, at which the profile becomes normal.
         normal_at: Duration,
     },
-    /// Calls are tested against the data that was learned until the profile became normal. The
-    /// profile goes on learning in its training data.
+    /// Calls are tested against the data that the profile had learned when it became normal. The
+    /// profile continues to learn, but only in its training data.
     Normal,
 }
 
@@ -136,7 +136,7 @@ impl Profile {
         }
     }
 
-    /// Makes everything that was learned normal.
+    /// Makes the training data the normal data. From then on, calls are tested.
     pub fn normalize(&mut self) {
         self.test.clone_from(&self.train);
         self.anomalies = 0;
@@ -261,7 +261,7 @@ mod tests {
             calls.extend(normal_calls(40));
             run(&mut profile, &calls);
         }
-        // Nine anomalies in each round: more than 30 in the fourth.
+        // Each round has nine anomalies, so their total exceeds 30 in the fourth round.
         assert_ne!(profile.state(), ProfileState::Normal);
     }
 

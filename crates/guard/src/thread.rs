@@ -13,8 +13,8 @@ const HANDLERS: usize = 4;
 pub struct GuardThread {
     pub(crate) window: Window,
     pub(crate) locality: Locality,
-    /// The interrupted windows, the latest first, each with whether the kernel restarts the
-    /// interrupted call.
+    /// The interrupted windows, the latest first. The flag of each is true if the kernel restarts
+    /// the interrupted call.
     interrupted: VecDeque<(Window, bool)>,
     restart_expected: bool,
 }
@@ -41,8 +41,8 @@ impl GuardThread {
         self.restart_expected = false;
     }
 
-    /// Handles a sigreturn, and returns to the window that the signal interrupted. The result is
-    /// whether the sigreturn ends a handler; if so, it is not one of the program's calls.
+    /// Handles a sigreturn, and restores the window that the signal interrupted. Returns whether
+    /// the sigreturn ends a handler. Such a sigreturn is not one of the program's calls.
     pub fn handler_return(&mut self) -> bool {
         let Some((window, restarts)) = self.interrupted.pop_front() else { return false };
         (self.window, self.restart_expected) = (window, restarts);

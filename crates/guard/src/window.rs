@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::CallNumber;
 
-/// The latest calls of a thread, the newest last, at most as many as the longest window has.
+/// The latest calls of a thread, the newest last. There are at most `MAX_WINDOW_LEN` of them.
 ///
 /// A fork copies it, and an exec resets it (pH: "each process has its own sequence").
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 
 /// Kinds of systemd units that have processes.
 const UNITS: [&str; 2] = [".service", ".scope"];
-/// Container engines name a container's control group by 64 hexadecimal digits, with words around
-/// them.
+/// The length of a container's ID, in hexadecimal digits. Container engines put the ID into the
+/// name of the container's control group, with words around it.
 const CONTAINER_DIGITS: usize = 64;
 /// The length of the IDs that the engines print in their lists.
 const SHOWN_DIGITS: usize = 12;
@@ -50,8 +50,8 @@ impl<'a> Cgroups<'a> {
         self.kernel_part(|part| part.len() > ".service".len() && part.ends_with(".service"))
     }
 
-    /// The container that the kernel side finds, by its control group's whole name, in the same
-    /// hierarchies.
+    /// The container that the kernel side finds in the same hierarchies. The result is the whole
+    /// name of its control group.
     pub fn kernel_container(&self) -> Option<&'a str> {
         self.kernel_part(|part| part.len() >= CONTAINER_DIGITS)
     }
@@ -118,7 +118,8 @@ fn is_below(path: &str, folder: &str) -> bool {
         && (path == folder || path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/')))
 }
 
-/// The full ID of the container whose control group has this name, if it is a container's.
+/// The full ID of the container whose control group has this name. `None` if the control group is
+/// not a container's.
 pub fn container_of(part: &str) -> Option<&str> {
     let words = part.strip_suffix(".scope").unwrap_or(part).split(['-', ':']);
     let is_digits = |word: &str| {

@@ -19,7 +19,7 @@ pub fn buffer(bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    /// `HASH_VECTOR` of the kernel side, which checks the same.
+    /// The kernel side has the same constant (`HASH_VECTOR`), and compares its own hash with it.
     const HASH_VECTOR: u64 = 0xee09_2c1c_927a_a8e0;
 
     #[test]

@@ -5,7 +5,7 @@
 pub struct ScriptInterpreter {
     /// The file's name, without a version at the end.
     pub name: &'static str,
-    /// The letters that end an option whose value is code, so that there is no script.
+    /// The letters that end an option whose value is code. With such an option, there is no script.
     pub code_options: &'static str,
     /// The letters that end an option with a value of another kind.
     pub value_options: &'static str,
@@ -19,8 +19,8 @@ const fn interpreter(
     ScriptInterpreter { name, code_options, value_options }
 }
 
-/// The known interpreters, with the options of their manuals. An option of several letters that has
-/// a value is not recognized.
+/// The known interpreters, with the options of their manuals. An option of several letters that
+/// takes a value, such as Java's `-cp`, is not recognized.
 pub const INTERPRETERS: [ScriptInterpreter; 17] = [
     interpreter("sh", "c", "oO"),
     interpreter("bash", "c", "oO"),

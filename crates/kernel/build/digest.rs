@@ -16,8 +16,9 @@ pub const SOURCES: [&str; 7] = [
     "crates/stats/src/histogram.rs",
 ];
 
-/// The FNV-1a hash (Fowler, Noll, Vo) of files and of all files below folders: of their paths
-/// within `root`, and of their contents. Fails if one of the sources does not exist.
+/// The FNV-1a hash (Fowler, Noll, Vo) of the given files and of all files below the given folders.
+/// It covers their paths within `root` and their contents. Fails if one of the sources does not
+/// exist.
 pub fn digest(root: &Path, sources: &[&str]) -> io::Result<u32> {
     let mut paths = Vec::new();
     for source in sources {

@@ -1,4 +1,4 @@
-//! Makes Rust tables of the same lines as the C tables: the C preprocessor expands the tables of
+//! Makes Rust tables from the lines of the C tables: the C preprocessor expands the tables of
 //! `bpf/wire/` in the templates of this folder. A parameter of a template's macro must not have the
 //! name of a field that the macro writes.
 

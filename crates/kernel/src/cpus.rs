@@ -39,8 +39,8 @@ pub fn run_on(cpu: usize) -> bool {
     run_on_any(&[cpu])
 }
 
-/// How long to wait if membarrier(2) fails. BPF programs that ran before have ended after this
-/// time.
+/// How long to wait if membarrier(2) fails. By the end of this time, the BPF programs that ran at
+/// its start have ended.
 const FALLBACK_WAIT: Duration = Duration::from_millis(50);
 
 /// The processors that the calling thread may use.

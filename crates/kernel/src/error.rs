@@ -142,8 +142,8 @@ impl<T> ErrorContext<T> for libbpf_rs::Result<T> {
 /// Whether an operation of libbpf failed because the process has too many open files (EMFILE).
 ///
 /// libbpf-rs has no [`ErrorKind`](libbpf_rs::ErrorKind) for this and does not return the error's
-/// number, so that it has to be read from `errno`. It is still there if no system call has failed
-/// since the operation.
+/// number, so that it has to be read from `errno`. The number is still there if no system call has
+/// failed since the operation.
 fn is_out_of_files(error: &libbpf_rs::Error) -> bool {
     let errno = io::Error::last_os_error().raw_os_error();
     error.kind() == libbpf_rs::ErrorKind::Other && errno == Some(libc::EMFILE)

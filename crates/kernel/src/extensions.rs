@@ -1,9 +1,9 @@
-//! The extensions' kernel sides, which every process of a gate knows: it may have to clean up after
-//! extensions that it does not use itself.
+//! The extensions' kernel sides. Every process of a gate knows all of them, because it may have to
+//! clean up after extensions that it does not use itself.
 
 use crate::gate::KernelSide;
 
-/// All of them, in the order in which they release what a session holds.
+/// All kernel sides, in the order in which they release what a session holds.
 pub static ALL: [&dyn KernelSide; 3] = [
     &crate::service::ServicesKernelSide,
     &crate::guard::GuardKernelSide,

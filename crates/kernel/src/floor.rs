@@ -1,5 +1,6 @@
-//! The floor: empty programs at the gate hooks. No program at these hooks can cost less. Its
-//! variants do what some programs must do at each call, and are the lower bound for those.
+//! The floor: empty programs at the gate hooks. No program at these hooks can cost less. The
+//! variants also do what some programs must do at each call, and are the lower bound for such
+//! programs.
 
 use std::mem::MaybeUninit;
 

@@ -32,7 +32,7 @@ pub(crate) struct GateProgram {
     pub needs: Requirement,
 }
 
-/// In the order of `wire::gate_program`, which is that of attaching.
+/// All programs, in the order of `wire::gate_program`. They are attached in this order.
 const GATE_PROGRAMS: [GateProgram; wire::GATE_PROGRAMS as usize] =
     include!(concat!(env!("OUT_DIR"), "/gate_programs.rs"));
 

@@ -9,7 +9,7 @@ use identity::script::INTERPRETERS;
 
 use crate::wire;
 
-/// Letters from A on as a bit set.
+/// The letters of a text as a bit set, in which bit 0 stands for A.
 fn letters(text: &str) -> u64 {
     text.bytes().fold(0, |letters, letter| letters | 1 << (letter - b'A'))
 }

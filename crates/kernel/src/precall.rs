@@ -72,7 +72,7 @@ const CLASSES: [CallClass; 17] = [
         calls: &["setgroups", "setgroups32"],
         lsm: &["task_fix_setgroups"], cgroup: &[] },
     CallClass { bit: wire::PRECALL_BPF, name: "bpf", calls: &["bpf"], lsm: &["bpf"], cgroup: &[] },
-    // No hook is needed: the kernel itself restarts them after a signal.
+    // These calls need no hook, because the kernel itself restarts them after a signal.
     CallClass { bit: wire::PRECALL_FORK, name: "fork", calls: &["fork", "vfork", "clone", "clone3"],
         lsm: &[], cgroup: &[] },
 ];

@@ -24,7 +24,7 @@ pub fn session_rows(gate: &Gate, session: u32) -> BTreeSet<u32> {
                 if row.state != wire::ROW_FREE && row.session == session {
                     return true;
                 }
-                // Finished rows that are being handed over count in each session above, too.
+                // Finished rows that are being handed over also count in each parent session.
                 if row.state == wire::ROW_FREE
                     || row.parent == 0
                     || row.parent as usize >= rows.len()
@@ -72,7 +72,7 @@ impl Gate {
         self.free_sites(&freed);
     }
 
-    /// The parent row of a row, if its session lives.
+    /// The parent row of a row, if the parent row's session lives.
     fn parent_of(&self, row: u32) -> Option<u32> {
         let parent = self.rows.read(row).parent;
         let session = self.rows.read(parent).session;
@@ -106,8 +106,8 @@ impl Gate {
     /// Hands a row's statistics over to the session of its parent row.
     fn hand_over_row(&self, row: u32, parent: u32) {
         let parent = self.rows.read(parent);
-        // With this order of writes, a concurrent reader finds the row below each session that it
-        // counts in. Nothing is added to its counts any more.
+        // With this order of writes, a concurrent reader always finds the row in each parent
+        // session in which the row counts. Nothing is added to the row's counts any more.
         field!(self.rows, row, session).write(parent.session);
         field!(self.rows, row, parent).write(parent.parent);
         field!(self.rows, row, state).write(wire::ROW_DONE);
@@ -162,8 +162,8 @@ impl Gate {
             })
             .collect();
         for key in stale {
-            // The same key may be listed twice: if another process deletes entries meanwhile, the
-            // iteration begins again.
+            // The same key may be listed twice, because the iteration begins again if another
+            // process deletes entries meanwhile.
             let _ = sites.delete(&key);
         }
     }

@@ -6,13 +6,15 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 
 use crate::error::{ErrorContext as _, Result};
 
-/// The lowest number of the descriptor that shows the end of the process. It is above those of the
-/// gate: the kernel closes the descriptors of a killed process from the last to the first (v6.18
-/// kernel/task_work.c, `task_work_run`), and closing a link of the gate takes a while.
+/// The lowest number for the descriptor that shows the end of the process. It is above the
+/// descriptors of the gate, because the kernel closes the descriptors of a killed process from the
+/// last to the first (v6.18 kernel/task_work.c, `task_work_run`), and closing a link of the gate
+/// takes a while.
 const LIVENESS_FD: i32 = 512;
 
-/// Creates a pipe that shows the end of this process: its read end, the first of the two, then
-/// reports end of file. The end of the process itself would be seen only after its gate is gone.
+/// Creates a pipe that shows the end of this process. Its read end, the first of the two
+/// descriptors, then reports end of file. A wait for the process itself would end only after its
+/// gate is gone.
 pub fn liveness_pipe() -> Result<(OwnedFd, OwnedFd)> {
     let what = "make a pipe for the watchdog";
     let (near, far) = io::pipe().doing(what)?;

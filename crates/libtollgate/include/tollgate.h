@@ -5,7 +5,7 @@
  * Tollgate cannot follow. It can also call the plugins of the daemon. Link with libtollgate.a.
  *
  * The functions for services and tollgate_plugin_open() send a request to the daemon at the socket
- * $TOLLGATE_SOCKET, by default /run/tollgate/control.sock. For services, the daemon runs as
+ * $TOLLGATE_SOCKET, by default /run/tollgate/control.sock. For services, the daemon must run as
  * `tollgate daemon --services FILE`. Only root may send requests. A request takes about as long as
  * one to any local server.
  *

@@ -105,7 +105,8 @@ pub unsafe extern "C" fn tollgate_service_of(tid: pid_t, name: *mut c_char, size
     to_errno(|| {
         let service = service_of(nonzero_pid(tid)?)?;
         if name.is_null() || size <= service.len() {
-            let sentence = format!("the service's name has {} bytes", service.len());
+            let sentence =
+                format!("the buffer is too small: the service's name has {} bytes", service.len());
             return Err(ErrnoMessage(libc::ERANGE, sentence));
         }
         // SAFETY: the caller's contract; the name and a NUL fit into `size` bytes.

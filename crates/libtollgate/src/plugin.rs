@@ -1,5 +1,5 @@
-//! Calls a daemon's plugin from this process. The daemon sends the IDs of its program and its map
-//! once; calls then go directly to the kernel.
+//! Calls a daemon's plugin from this process. The daemon sends the IDs of the plugin's program and
+//! map once; calls then go directly to the kernel.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{Error, client};
 
-/// The most parameters of `on call` (docs/ecode.md).
+/// The maximum number of parameters of `on call` (docs/ecode.md).
 pub const MAX_ARGUMENTS: usize = 12;
 
 // include/uapi/linux/bpf.h, enum bpf_cmd
@@ -94,7 +94,8 @@ impl Plugin {
     }
 
     /// Requests the plugin's IDs, and opens the program and the map. If they no longer exist,
-    /// requests the IDs again: a swap after the daemon's reply has replaced the program or the map.
+    /// requests the IDs again, because a swap has replaced the program or the map since the daemon
+    /// replied.
     fn request_ids(name: &str) -> Result<(Value, OwnedFd, OwnedFd), Error> {
         const TRIES: usize = 10;
         let mut tries = 0;

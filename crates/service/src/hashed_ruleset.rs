@@ -46,7 +46,7 @@ pub struct Tuple {
     pub fields: u16,
     /// The depth of the control group in the condition; 0 without [`field::CGROUP`].
     pub cgroup_depth: u8,
-    /// 4 or 6 and the length of the prefix; zeroes without [`field::CLIENT`].
+    /// The IP version (4 or 6) and the length of the prefix; zeroes without [`field::CLIENT`].
     pub client: (u8, u8),
     /// The depth of the file or folder in the condition; 0 without [`field::FILE`].
     pub file_depth: u8,
@@ -75,8 +75,8 @@ pub struct HashedRuleset {
 }
 
 impl HashedRuleset {
-    /// Hashes the rules of a ruleset with the salt of a gate. `number` gives the gate's number of a
-    /// service.
+    /// Hashes the rules of a ruleset with the salt of a gate. `number` returns the number that a
+    /// service has in the gate.
     pub fn new(
         ruleset: &Ruleset,
         salt: u64,

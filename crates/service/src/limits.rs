@@ -57,7 +57,8 @@ const ERRNOS: [(&str, i32); 13] = [
     ("EUSERS", 87),
 ];
 
-/// What happens to the control groups that have limits when Tollgate ends, even if it is killed.
+/// What happens at the end of Tollgate to the control groups that enforce limits. This also applies
+/// if Tollgate is killed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum AtEnd {
     /// Every thread returns to its original control group.
@@ -98,7 +99,7 @@ impl Errno {
 }
 
 impl Limits {
-    /// Whether control groups enforce a limit.
+    /// Whether control groups enforce any of these limits.
     pub fn needs_cgroup(&self) -> bool {
         self.cpu_weight.is_some() || self.cpu_max.is_some() || self.applies_from_start()
     }

@@ -162,7 +162,7 @@ fn wrong_conditions() {
         ("exe = 1", "exe must be a string, not 1"),
         ("file = \"/srv/all\"", "\"/srv/all\" leads to \"/\", which a rule cannot match"),
         ("cgroup = \"/sys/fs/cgroup/a\"", "cgroup must be a path within the cgroup hierarchy"),
-        ("unit = \"user.slice\"", "\"user.slice\" is not a kind of unit that has processes"),
+        ("unit = \"user.slice\"", "\"user.slice\" is not a unit that can have processes"),
         ("user = \"+33\"", "this machine has no user \"+33\""),
         ("listen = \"0.0.0.0:80\"", "\"0.0.0.0:80\" is not the address of a connection"),
         ("listen = \"[::]:80\"", "\"[::]:80\" is not the address of a connection"),
@@ -336,7 +336,7 @@ fn names_with_dots_are_declared_in_quotes() {
     );
     assert_eq!(
         help("[limits.shop]\ncpu-max = \"5%\"").as_deref(),
-        Some("the limits of a service belong into its own table: [service.shop]")
+        Some("the limits of a service belong in its own table: [service.shop]")
     );
 }
 

@@ -93,7 +93,7 @@ fn nominal_bounds(bucket: usize) -> (u64, u64) {
     };
     let octave = FIRST_OCTAVE + (above_exact / BUCKETS_PER_OCTAVE) as u32;
     let sub_bucket = above_exact % BUCKETS_PER_OCTAVE;
-    // Below 64, a step is less than 1 ns: the bucket starts at the first whole value at or after
+    // Below 64, a step is less than 1 ns, so the bucket starts at the first whole value at or after
     // the boundary.
     let boundary = |start: u8| ((64 + u64::from(start)) << octave).div_ceil(64);
     (boundary(STARTS[sub_bucket]), boundary(STARTS[sub_bucket + 1]))
@@ -123,7 +123,7 @@ fn total(counts: &[u64]) -> u64 {
 /// The quantile is that of the *nearest rank*: of n sorted values, the one at rank ceil(q * n),
 /// counted from 1, and the smallest for q = 0. `counts[i]` is the number of values in bucket i, and
 /// `max` is the largest value. The highest rank gives `max` exactly, and no other rank exceeds it.
-/// A lower rank among values from 2^37 ns on gives about 2^37 ns, which is a lower limit.
+/// If the value at another rank is 2^37 ns or more, the result is about 2^37 ns, a lower bound.
 ///
 /// `None` without values, or if `q` is not from 0 to 1.
 ///

@@ -29,7 +29,7 @@ impl Random {
         let mut mixed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        // The generator never leaves state 0.
+        // The generator would never leave state 0.
         Self((mixed ^ (mixed >> 31)).max(1))
     }
 

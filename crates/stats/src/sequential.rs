@@ -2,7 +2,7 @@
 //!
 //! To test after every sample, and to stop at the first significant result, would find differences
 //! that do not exist. So there are only a few looks, each at twice as many samples as the one
-//! before, and each has its share of the error.
+//! before, and each may use only its share of the permitted error.
 
 use crate::interval::median_interval;
 
@@ -10,7 +10,7 @@ use crate::interval::median_interval;
 /// its confidence.
 pub const FIRST_LOOK: usize = 12;
 
-/// The most looks: at 12, 24, 48 … 1,536 quads.
+/// The maximum number of looks. They are at 12, 24, 48 … 1,536 quads.
 pub const LOOKS: usize = 8;
 
 /// The number of quads at the last look.
@@ -26,7 +26,7 @@ pub mod rightspeed {
 
     use crate::interval::t_mean_interval;
 
-    /// The most runs.
+    /// The maximum number of runs.
     pub const RUNS: usize = 10_000;
     /// The longest time.
     pub const TIME: Duration = Duration::from_secs(2000);
@@ -67,8 +67,8 @@ pub fn error_a_look(error: f64) -> f64 {
     error / LOOKS as f64
 }
 
-/// Whether the sign-test interval of the median has at least the given confidence and at most twice
-/// `half_width`.
+/// Whether the sign-test interval of the median has at least the given confidence and is at most
+/// twice `half_width` wide.
 pub fn is_precise(samples: &[f64], half_width: f64, confidence: f64) -> bool {
     median_interval(samples, confidence).is_some_and(|interval| {
         interval.confidence >= confidence && (interval.high - interval.low) / 2.0 <= half_width

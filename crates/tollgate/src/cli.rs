@@ -159,4 +159,24 @@ mod tests {
     fn the_definition_is_consistent() {
         Cli::command().debug_assert();
     }
+
+    /// The full names of the command's visible parts that its help does not describe.
+    fn undescribed(command: &clap::Command, path: &str) -> Vec<String> {
+        let arguments = command
+            .get_arguments()
+            .filter(|argument| !argument.is_hide_set() && argument.get_help().is_none())
+            .map(|argument| format!("{path} {}", argument.get_id()));
+        let commands = command.get_subcommands().filter(|command| !command.is_hide_set());
+        let of_commands = commands.flat_map(|command| {
+            let path = format!("{path} {}", command.get_name());
+            let own = command.get_about().is_none().then(|| path.clone());
+            own.into_iter().chain(undescribed(command, &path)).collect::<Vec<_>>()
+        });
+        arguments.chain(of_commands).collect()
+    }
+
+    #[test]
+    fn help_describes_every_command_and_argument() {
+        assert_eq!(undescribed(&Cli::command(), "tollgate"), Vec::<String>::new());
+    }
 }

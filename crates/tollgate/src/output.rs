@@ -119,7 +119,8 @@ fn write_to(
     written
 }
 
-/// Fails without a terminal, and names the command that prints the same once.
+/// Fails if stdout is not a terminal. The error names `otherwise`, the command that prints the same
+/// values once and exits.
 pub fn needs_terminal(command: &str, otherwise: &str) -> Result<()> {
     if !io::stdout().is_terminal() {
         bail!("`{command}` needs a terminal; `{otherwise}` prints the same once");

@@ -56,8 +56,8 @@ fn toll(times: &[f64], against: &str) -> Toll {
 }
 
 /// Measures with a thread that is gated like the session's threads. If this session is the only
-/// one, the gate is closed, so that no session can join it any more, and detached for the blocks
-/// without it.
+/// one, the gate is closed, so that no other session can join it. The gate is then detached during
+/// the blocks that run without it.
 pub fn measure(gate: &mut Gate, own: &Session, options: &SessionOptions) -> Result<Toll> {
     let lock = Lock::take()?;
     if !gate.is_shared(own) && gate.toggle().is_some() {

@@ -97,8 +97,8 @@ fn read_limited(input: impl io::Read) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads a file when no process has written to it for a moment, because half of a file of rules may
-/// be valid, too.
+/// Reads a file when no process has written to it for a moment, because half of a rule file may be
+/// valid, too.
 fn read_settled(path: &Path) -> io::Result<Vec<u8>> {
     let end = Instant::now() + MAX_WAIT;
     // One more attempt follows after the time limit, because this process may have slept for

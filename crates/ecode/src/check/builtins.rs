@@ -175,9 +175,10 @@ impl Checker<'_> {
         let function = current.function;
         if signature.builtin.packet_bytes().is_some() && !has_packet {
             let problem = Diagnostic::error(span.clone(), "no packet is available here");
-            return self.error(
-                problem.help("packets can be read only directly in handlers of packet hooks"),
-            );
+            return self.error(problem.help(
+                "only the body of a handler of a packet hook can read packets; other functions \
+                cannot",
+            ));
         }
         self.uses[function].push((signature.builtin, span.clone()));
         if signature.builtin == Builtin::Print {

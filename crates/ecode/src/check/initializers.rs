@@ -296,7 +296,7 @@ impl Checker<'_> {
         Ok(bytes)
     }
 
-    /// The assignments that initialize a local variable, whose bytes are all 0 before.
+    /// The assignments that initialize a local variable. Before them, all its bytes are 0.
     pub(super) fn assignments(
         &mut self,
         local: usize,

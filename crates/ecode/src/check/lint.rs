@@ -264,8 +264,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Warns about `if (a);`, and about `while (a);` before a block. Without the block, the
-    /// condition of a loop may be all that is intended.
+    /// Warns about `if (a);`, and about `while (a);` before a block. If no block follows, the
+    /// author may have intended a loop without a body.
     pub(super) fn lint_empty_body(&mut self, statements: &[ast::Statement]) {
         for (at, statement) in statements.iter().enumerate() {
             let is_before_block = statements
@@ -294,11 +294,12 @@ impl Checker<'_> {
         if is_refusal && self.current().hook_spec.as_ref().is_some_and(only_observes) {
             let problem = Diagnostic::warning(
                 value.span.clone(),
-                "nothing can be refused at this hook: its return value has no effect",
+                "a handler of this hook cannot deny anything: its return value has no effect",
             );
-            self.warn(
-                problem.help("write `return 0;`; docs/ecode.md lists the hooks that can refuse"),
-            );
+            self.warn(problem.help(
+                "write `return 0;`; docs/ecode.md lists the hooks at which a handler can deny \
+                something",
+            ));
         }
     }
 

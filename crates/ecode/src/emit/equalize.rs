@@ -77,7 +77,7 @@ impl Emitter<'_> {
     }
 
     /// Gives dead locations the same content on all paths to the next iteration of a loop, because
-    /// the verifier compares everything.
+    /// the verifier compares dead locations, too.
     pub(super) fn equalize_iteration(&mut self, head: usize, end: usize) {
         // An iteration does not change other locations, so these are as before the first iteration.
         let mut left = self.dead_locations(if head < end { head..end } else { 0..end });

@@ -18,8 +18,8 @@ use crate::ir::IrFunction;
 use crate::outline::SharedRegisters;
 use crate::regalloc::{Allocation, LAST_CALLEE_SAVED, allocate};
 
-/// The parameter of a loop body that has the outer frame; the first parameter is the number of the
-/// iteration.
+/// The register in which a loop body receives the outer frame, its second parameter. The first
+/// parameter is the number of the iteration.
 const LOOP_BODY_FRAME: u8 = 2;
 /// The offset of a jump has 16 bits, and must fit even after the kernel has replaced one
 /// instruction by several.

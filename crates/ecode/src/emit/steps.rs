@@ -155,8 +155,8 @@ impl Emitter<'_> {
                 self.load_64(register, PSEUDO_FUNC, 0, 0);
             }
             HelperArgument::Address(address) => {
-                // Except for the frame, addresses are computed in the first argument register, so
-                // no argument may be in it yet.
+                // Addresses outside of the frame are computed in the first argument register, so no
+                // argument may be in it yet.
                 let (base, offset) = self.address(*address);
                 if base != register {
                     self.push(Instruction::set(register, By::Register(base)));

@@ -17,9 +17,9 @@ impl Emitter<'_> {
         }
     }
 
-    /// Emits only one jump if either block comes next. In a loop, this is done only if `no` comes
-    /// next: the verifier follows the next instruction before the jump target, and if `yes` came
-    /// next, it would start another iteration before it has left the loop
+    /// Emits only one jump if either target is the next block. In a loop, this is done only if `no`
+    /// comes next: the verifier follows the next instruction before the jump target. If `yes` came
+    /// next, the verifier would start another iteration before it has left the loop
     /// (docs/decisions/0006-plugin.md).
     fn emit_branch(
         &mut self,

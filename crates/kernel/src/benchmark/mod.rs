@@ -104,8 +104,8 @@ pub const BENCHMARKS: &[Benchmark] = &[
         program that makes one call"),
     benchmark("fork-exec-true", "process", false, processes::fork_exec_true, "fork-exec of \
         /bin/true, which loads a library first"),
-    benchmark("fork-exec-sh", "process", false, processes::fork_exec_sh, "fork-exec-true, started \
-        by /bin/sh -c"),
+    benchmark("fork-exec-sh", "process", false, processes::fork_exec_sh, "fork-exec, started by \
+        /bin/sh -c"),
     benchmark("cpu-loop", "1,000 steps", false, calls::cpu_loop, "no call at all: shows time \
         taken from user mode"),
 ];

@@ -122,9 +122,9 @@ fn find<'a>(gate: &'a Object, name: &str) -> ProgramMut<'a> {
 }
 
 impl LoadedGate {
-    /// Loads a generation with `enabled` (bits of [`wire::gate_mask`]). It uses the maps of the
-    /// generation in `previous`, which has the bits of that generation as well. Without `previous`,
-    /// new maps are made. Nothing is attached yet.
+    /// Loads a generation with `enabled` (bits of [`wire::gate_mask`]). `previous` has the maps and
+    /// the bits of the previous generation. The new generation uses the same maps. Without
+    /// `previous`, new maps are made. Nothing is attached yet.
     pub fn new(
         previous: Option<(&Maps, u32)>,
         enabled: u32,

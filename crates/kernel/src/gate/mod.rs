@@ -51,7 +51,7 @@ pub struct Gate {
     pub(crate) header: MappedArray<wire::gate_header>,
     /// By thread slot. Slot 0 belongs to no thread.
     pub(crate) threads: MappedArray<wire::thread_state>,
-    /// By thread slot: the part of the guard's state of a thread that normal calls do not need.
+    /// By thread slot: the part of a thread's guard state that normal calls do not need.
     pub(crate) guard_threads: MappedArray<wire::guard_cold>,
     /// By session number. No session has number 0.
     pub sessions: MappedArray<wire::session>,

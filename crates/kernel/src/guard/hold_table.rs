@@ -206,7 +206,7 @@ fn release_of_dead_owner(owner: HoldOwner) -> Result<usize> {
             .sum()
     };
     let held = end();
-    // If another process keeps the gate attached, it may have been about to hold a process.
+    // If another process keeps the gate attached, the gate may have been about to hold a process.
     cpus::wait_for_all();
     Ok(held + end())
 }
@@ -214,8 +214,8 @@ fn release_of_dead_owner(owner: HoldOwner) -> Result<usize> {
 type HoldMaps =
     (MappedArray<wire::thread_state>, MappedArray<wire::guard_cold>, MappedArray<wire::session>);
 
-/// Returns `None` if not all of the table is pinned. Then its process is about to pin it, or was
-/// killed before it had done so, and holds nothing.
+/// Returns `None` if not all of the table is pinned. Then the guard's process is about to pin it,
+/// or was killed before it had done so, and holds nothing.
 fn open(owner: HoldOwner) -> Result<Option<HoldMaps>> {
     let paths = TABLES.map(|(name, _)| owner.folder().join(name));
     if !paths.iter().all(|path| path.exists()) {

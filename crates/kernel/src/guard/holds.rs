@@ -87,9 +87,8 @@ impl<'a> Holds<'a> {
         until.into_values().collect()
     }
 
-    /// Sends the process a signal, by the number of one of its threads. The thread that was found
-    /// held may have ended since, by the `exit` at which it was held. Then the number of another
-    /// thread serves.
+    /// Sends the process a signal, by the number of one of its threads. If that thread was held at
+    /// its `exit`, it may have ended since. Then the number of another thread is used.
     fn send(&self, held: &HeldProcess, signal: i32) -> bool {
         // SAFETY: takes two numbers. The thread's slot says that the process lives or has just
         // ended.
@@ -150,8 +149,8 @@ impl<'a> Holds<'a> {
         }
     }
 
-    /// Ends the guard of a process that was killed. Without this, the guard would go on in a gate
-    /// that another Tollgate process keeps attached. Returns how many processes were held.
+    /// Ends a guard whose process was killed. Without this, the guard would go on in a gate that
+    /// another Tollgate process keeps attached. Returns how many processes were held.
     pub(crate) fn end_guard(&self) -> usize {
         self.write_response(wire::GUARD_OBSERVE);
         self.stop_guarding();
@@ -272,8 +271,8 @@ impl<'a> Holds<'a> {
 }
 
 /// Makes the session's guard hold all threads of a process (`tgid` in the initial PID namespace)
-/// until a time, in nanoseconds of CLOCK_MONOTONIC. With `u64::MAX`, it is held until it is
-/// released. Returns `false` if the session guards none of its threads.
+/// until a time, in nanoseconds of CLOCK_MONOTONIC. With `u64::MAX`, the process is held until it
+/// is released. Returns `false` if the session guards none of its threads.
 pub fn hold(gate: &Gate, session: u32, tgid: u32, until_ns: u64) -> bool {
     let holds = Holds::new(gate, session);
     let is_own = |thread: &wire::thread_state| {

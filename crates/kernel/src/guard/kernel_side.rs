@@ -1,4 +1,5 @@
-//! The guard's part of the life of sessions.
+//! Ends the guard of a session: releases the processes that it holds, and drops the profiles of the
+//! session's programs.
 
 use super::holds::Holds;
 use super::profile_table::ProfileTable;

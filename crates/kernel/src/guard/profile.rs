@@ -113,7 +113,7 @@ pub(crate) fn new_map<T: FromBytes>(name: &str) -> Result<MapHandle> {
 }
 
 impl KernelProfile {
-    /// A profile with its additional room for windows, in the order of
+    /// A profile with the arrays that are its additional room for windows, in the order of
     /// `guard_profile.overflow`. Each array has one entry.
     pub fn new(
         mapping: MappedArray<wire::guard_profile>,
@@ -296,7 +296,7 @@ impl KernelProfile {
         unfit
     }
 
-    /// The profile's symbol for a call, which is assigned if the call has none. The kernel side
+    /// The profile's symbol for a call. If the call has none yet, this assigns one. The kernel side
     /// does the same in `take_symbol`.
     fn symbol(&self, call: u32) -> u32 {
         let shift = call % 4 * 8;

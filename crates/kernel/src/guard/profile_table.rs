@@ -15,8 +15,8 @@ use crate::guard::profile::{KernelProfile, new_map};
 use crate::mapped_array::{MappedArray, atomic_field, field};
 use crate::wire;
 
-/// The number of empty profiles that wait for new programs: a shell script starts some dozens of
-/// programs within the tenth of a second after which more are made.
+/// The number of empty profiles that wait for new programs. More are made after a tenth of a
+/// second, and a shell script starts some dozens of programs in that time.
 const READY_PROFILES: i32 = 64;
 
 /// The profiles of a gate's programs, in profile slots. Slot 0 belongs to no program.
@@ -119,8 +119,8 @@ impl<'a> ProfileTable<'a> {
             .doing("assigning a profile to a program")
     }
 
-    /// If most entries for programs are in use, removes all entries of each profile but one, and
-    /// all entries of programs that are not selected. A program gets a removed entry again when it
+    /// If most entries for programs are in use, removes all but one entry of each profile, and all
+    /// entries of programs that are not selected. A program gets a removed entry again when it
     /// starts.
     pub fn prune_program_keys(&self) -> Result<()> {
         let programs = self.map("guard_programs");
@@ -259,8 +259,8 @@ impl<'a> ProfileTable<'a> {
         Ok(calls)
     }
 
-    /// Adds room for a program's windows. Returns `false` if it has all the room that it may have,
-    /// or the table of windows is full.
+    /// Adds room for a program's windows. Returns `false` if the profile has all the room that it
+    /// may have, or if the table of windows is full.
     pub fn add_overflow(&self, _lock: &Lock, profile: &mut KernelProfile) -> Result<bool> {
         const OVERFLOW: &str = "guard_overflow_windows";
         let Some(slot) = self.free_slot(OVERFLOW, 1) else {

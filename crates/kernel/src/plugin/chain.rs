@@ -29,7 +29,8 @@ pub const MAX_LINKED: usize = wire::PLUGINS_LINKED as usize;
 pub struct ChainOrder {
     /// The number of the session, or [`ALL_SESSIONS`].
     pub session: u32,
-    /// Plugins with lower priorities run first; of equal ones, the plugin that was loaded first.
+    /// Plugins with lower priorities run first. Plugins with equal priorities run in the order in
+    /// which they were loaded.
     pub priority: i32,
 }
 
@@ -93,7 +94,7 @@ impl Chain {
         })
     }
 
-    /// The map with the chain, among others.
+    /// The map that contains the chain. In the gate, this map contains the chains of all hooks.
     pub fn memory(&self) -> BorrowedFd<'_> {
         self.memory.as_fd()
     }

@@ -46,9 +46,9 @@ impl ChainSlot {
         self.chain.set_program(self.number, program)
     }
 
-    /// Replaces the program, which no thread can enter any more, by one that does nothing. It is
-    /// not deleted: for an entry in a map of the gate, the kernel would wait for one more grace
-    /// period, and so would a process that stores a program meanwhile (v6.18
+    /// Replaces the program, which no thread can enter any more, by one that does nothing. The
+    /// entry is not deleted, because the kernel would wait for one more grace period if the map
+    /// belongs to the gate. A process that stores a program meanwhile would wait as well (v6.18
     /// bpf_arch_poke_desc_update). If the plugin is still linked, its program stays.
     pub fn clear_program(&self, nothing: Result<OwnedFd>) {
         if !self.is_linked()

@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::gate::{Gate, KernelSide};
 use crate::wire;
 
-/// The plugins' part of the life of sessions.
+/// Removes the plugins of killed processes before a session ends, and at each poll.
 pub struct PluginsKernelSide;
 
 impl KernelSide for PluginsKernelSide {

@@ -16,8 +16,8 @@ pub fn verifier_message(log: &str) -> Option<&str> {
 }
 
 /// The line of the last instruction in the log, counted from 1. `lines` is the program's `struct
-/// bpf_line_info`: the log itself names lines only since v6.9 (7cc13adbd057). `None` if the message
-/// is about the program as a whole.
+/// bpf_line_info`. It is needed because the log itself names lines only since v6.9 (7cc13adbd057).
+/// `None` if the message is about the program as a whole.
 pub fn line(log: &str, lines: &[[u32; 4]]) -> Option<usize> {
     let last = log.lines().filter_map(instruction).next_back()?;
     let [.., position] = lines.iter().rfind(|[first, ..]| *first <= last)?;

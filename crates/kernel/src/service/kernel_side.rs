@@ -1,4 +1,5 @@
-//! The services' part of the life of sessions.
+//! Creates the maps of services when they are first needed, and deactivates the services of a
+//! session when it ends or its owner was killed.
 
 use std::sync::atomic::Ordering;
 

@@ -96,7 +96,7 @@ impl SocketLimiter {
         let skeleton = skeleton.load().doing("loading the programs for limits of services")?;
         let limits = MappedArray::new(&skeleton.maps.bss_limits, wire::SERVICES)?;
         let mut limits = Self { limits, skeleton, root, links: Vec::new(), rates: None };
-        // No limit must be 0 when the programs are attached.
+        // None of the limits may be 0 when the programs are attached.
         (0..wire::SERVICES as u16).for_each(|number| limits.set(number, &Limit::default()));
         limits.links = limits.attach()?;
         Ok(Some(limits))
@@ -124,7 +124,7 @@ impl SocketLimiter {
         let index = u32::from(number);
         let (error, fallback) = match limit.over_limit {
             LimitAction::Refused(error) => (-error, wire::SERVICE_NONE as u16),
-            // The error is for calls that find that other service at its limit as well.
+            // The call fails with this error if the other service has reached its limit as well.
             LimitAction::WorksFor(service) => (-libc::EAGAIN, service),
         };
         field!(self.limits, index, parent).write(limit.parent);

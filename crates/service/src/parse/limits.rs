@@ -103,7 +103,7 @@ pub fn at_end(table: Option<&At<&DeTable>>, problems: &mut Problems) -> AtEnd {
     let mut reader = TableReader::new(value, span.clone(), problems);
     let at_end = reader.string("at-end");
     reader.finish(|name| {
-        format!("the limits of a service belong into its own table: [service.{name}]")
+        format!("the limits of a service belong in its own table: [service.{name}]")
     });
     match at_end {
         Some(At { value: "keep", .. }) => AtEnd::Keep,

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-/// The most characters of a message: messages quote the file, where a value may have a megabyte.
-/// The path of any socket fits.
+/// The most characters of a message: messages quote the file, where a value may have a megabyte. A
+/// message has room for the path of any socket.
 const MAX_MESSAGE_LEN: usize = 300;
 /// The most problems that get a suggestion. Comparing names takes time, and users read only the
 /// first problems (`service check`).

@@ -120,7 +120,7 @@ fn unit(reader: &mut TableReader, name: &At<&str>) -> Option<String> {
     if ends_in(&WITHOUT) || name.value.contains('/') {
         let problem = Problem::new(
             name.span.clone(),
-            format!("{:?} is not a kind of unit that has processes", name.value),
+            format!("{:?} is not a unit that can have processes", name.value),
         );
         reader.problem(
             problem.help("to match everything in a slice, write cgroup = \"/NAME.slice\""),

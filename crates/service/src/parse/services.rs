@@ -13,8 +13,8 @@ use crate::tree::{Id, Tree};
 
 /// The most services of a file. Their numbers have two bytes, and the gate reserves some values.
 pub const MAX_SERVICES: usize = 4096;
-/// The most services above another one, root included. Our choice: every limited event walks up all
-/// ancestors.
+/// The most services above another one, root included. This is our choice: at each event that has a
+/// limit, the kernel side walks up all ancestors.
 pub const MAX_ANCESTORS: usize = 7;
 
 pub fn read(table: Option<&DeTable>, problems: &mut Problems) -> (Tree, BTreeMap<Id, Limits>) {

@@ -64,7 +64,8 @@ pub enum StoppedBy {
     Precision,
     Time,
     Runs,
-    /// In one block, nothing was left of the benchmark's time after the subtraction.
+    /// In one block, the benchmark's time, which is a difference, was zero or negative because of
+    /// noise.
     Noise,
     Interrupt,
 }
@@ -80,7 +81,7 @@ pub struct Row {
     pub ratio: f64,
     pub ratio_low: f64,
     pub ratio_high: f64,
-    /// Difference to the base in nanoseconds per unit.
+    /// Difference from the base in nanoseconds per unit.
     pub delta: f64,
     pub delta_low: f64,
     pub delta_high: f64,
@@ -188,8 +189,8 @@ fn covers(interval: &Interval, log: f64) -> bool {
     interval.low <= log && interval.high >= log
 }
 
-/// Whether the interval is as confident as all controls together need. With few samples, no
-/// interval is.
+/// Whether the interval has the confidence that [`control_confidence`] requires. With too few
+/// samples, no interval has it.
 fn is_sure(interval: &Interval, controls: usize) -> bool {
     interval.confidence >= control_confidence(controls)
 }

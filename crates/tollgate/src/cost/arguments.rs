@@ -95,8 +95,8 @@ pub struct CostRunArguments {
 pub enum StopRule {
     /// When each interval of a ratio is as narrow as --precision, checked after 12, 24, 48 … quads
     Precision,
-    /// As in RightSpeed: when each arm's mean is known to 0.01 %, after 10,000 runs, or after 2,000
-    /// s
+    /// As in RightSpeed: when each arm's mean is known to 0.01 %, when there are 10,000 runs, or
+    /// when 2,000 s have passed
     Rightspeed,
 }
 

@@ -23,12 +23,12 @@ pub type SetupFn = fn() -> Box<dyn ExtensionSetup>;
 pub enum ArmKind {
     /// Nothing is on, as in the controls.
     Off,
-    /// Programs on some of the gate's hooks that do nothing except `only`.
+    /// Programs on some of the gate's hooks. They do nothing except what `only` says.
     Empty {
         hooks: Vec<GateHook>,
         only: FloorProgram,
     },
-    /// Extensions of the gate; the workload is not gated if it is a bystander.
+    /// Extensions of the gate. If `bystander` is set, the workload is not gated.
     Gate {
         setups: Vec<SetupFn>,
         bystander: bool,

@@ -38,7 +38,8 @@ struct CostComparison {
     limit: f64,
     /// Doubts about either run, and what cannot be compared.
     warnings: Vec<String>,
-    /// Differences between the two machines. If there are any, not only the arms may have changed.
+    /// Differences between the two machines. If there are any, the arms may not be the only cause
+    /// of a change.
     differences: Vec<String>,
     changes: Vec<ArmChange>,
 }
@@ -157,8 +158,8 @@ fn changes(before: &CostReport, after: &CostReport, limit: f64) -> Vec<ArmChange
         rows.any(|row| row.benchmark == benchmark && row.arm == arm && row.verdict.is_none())
     };
     let (before, after) = (logs(before), logs(after));
-    // With this confidence, the two intervals of all rows hold together at `CONFIDENCE`
-    // (Bonferroni).
+    // Each interval has this confidence, so that all intervals, two for each row, hold together at
+    // `CONFIDENCE` (Bonferroni).
     let confidence = 1.0 - (1.0 - CONFIDENCE) / (2 * before.len()).max(1) as f64;
     let change = |((benchmark, arm), old): (&(String, String), &Vec<f64>)| {
         if arm == OFF || CONTROLS.contains(&arm.as_str()) {

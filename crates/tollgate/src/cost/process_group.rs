@@ -57,8 +57,8 @@ pub fn run(text: &str, limit: Duration, cancelled: &AtomicBool) -> Result<bool> 
     succeed(&mut ProcessGroup::start(command, text)?, limit, cancelled)
 }
 
-/// Runs a command and returns its output, which must be short, such as a number: it must not fill
-/// the pipe.
+/// Runs a command and returns its output. The output must be short, such as a number, because it
+/// stays in the pipe until the command has ended.
 pub fn output_of(text: &str, limit: Duration) -> Result<String> {
     let mut command = shell(text);
     command.stdout(Stdio::piped());
@@ -80,7 +80,7 @@ pub fn output_of(text: &str, limit: Duration) -> Result<String> {
     Ok(String::from_utf8_lossy(&printed).into_owned())
 }
 
-/// For commands that must run even if the run is cancelled.
+/// Never true: for commands that must be executed even if the run is cancelled.
 pub static NEVER_CANCELLED: AtomicBool = AtomicBool::new(false);
 
 fn succeed(group: &mut ProcessGroup, limit: Duration, cancelled: &AtomicBool) -> Result<bool> {
@@ -126,13 +126,13 @@ impl ProcessGroup {
         &mut self.child
     }
 
-    /// Waits for the end of the leader, without reaping it: until it is reaped, no other process
-    /// can get its PID.
+    /// Waits for the end of the leader, but does not reap the leader. Until it is reaped, no other
+    /// process can get its PID.
     fn has_ended_within(&self, limit: Duration, cancelled: &AtomicBool) -> bool {
         let end = Instant::now() + limit;
         loop {
             let left = end.saturating_duration_since(Instant::now()).min(POLL_INTERVAL);
-            // poll() takes milliseconds.
+            // The timeout of poll() is in whole milliseconds.
             let left = if left.is_zero() { left } else { left.max(Duration::from_millis(1)) };
             if wait_readable(self.end.as_raw_fd(), left) {
                 return true;
@@ -174,8 +174,8 @@ impl ProcessGroup {
         }
     }
 
-    /// Ends the leader with SIGINT, as Ctrl-C does, or else with SIGTERM, and then kills the rest
-    /// of the process group. Fails if the leader had to be killed.
+    /// Ends the leader with SIGINT, as Ctrl-C does, or with SIGTERM if SIGINT does not end it. Then
+    /// kills the rest of the process group. Fails if the leader had to be killed.
     pub fn end(self) -> Result<()> {
         for signal in [libc::SIGINT, libc::SIGTERM] {
             signal_group(self.child.id(), signal);

@@ -27,8 +27,7 @@ pub struct CostReport {
     pub counts: Vec<BatchCounts>,
     pub controls: Vec<Control>,
     pub rows: Vec<Row>,
-    /// Benchmarks without a row: already in the first quad, the subtraction left nothing of their
-    /// time.
+    /// Benchmarks without a row, because noise made their time zero or negative in the first quad.
     #[serde(rename = "drowned")]
     pub below_noise: Vec<String>,
     pub carry_over: Vec<CarryOver>,

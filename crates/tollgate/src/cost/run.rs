@@ -21,7 +21,7 @@ use super::text;
 use crate::exit_status::OWN_FAILURE;
 use crate::output::{Output, print_message};
 
-/// Enough for some hundred quads of all benchmarks.
+/// Enough for about a hundred quads of all benchmarks.
 const BUDGET: Duration = Duration::from_secs(600);
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);

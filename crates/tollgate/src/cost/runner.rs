@@ -1,4 +1,4 @@
-//! The run: a pilot determines the counts, then quads of blocks are measured until the looks of
+//! Runs a plan. A pilot determines the counts. Then quads of blocks are measured until the looks of
 //! stopping.rs have found each benchmark precise enough, or the time is used up.
 
 use std::collections::BTreeMap;
@@ -210,8 +210,8 @@ impl Plan {
     ) {
         for (part, index) in open.iter().enumerate() {
             let time = |position: usize| BlockTime::of(&replies[position].tasks[part].ns);
-            // A time that is a difference is zero or negative if it is below an arm's noise, and
-            // has no logarithm.
+            // A benchmark's time is a difference, which noise can make zero or negative. Such a
+            // time has no logarithm.
             if (0..order.len()).any(|position| time(position).median <= 0.0) {
                 measured.stopped_by[*index] = Some(StoppedBy::Noise);
                 continue;

@@ -1,5 +1,6 @@
 //! Decides when a benchmark is precise enough, by looks at its measurements after fixed numbers of
-//! quads. runner.rs ends a run that is out of time, or a benchmark that drowns in noise.
+//! quads. runner.rs ends a run whose time is used up, and a benchmark whose time is below the
+//! noise.
 
 use stats::interval::median_interval;
 use stats::sequential::{MAX_QUADS, is_look, is_precise, rightspeed};
@@ -14,7 +15,7 @@ use super::progress::LeastPrecise;
 pub fn max_quads(stop: StopRule) -> usize {
     match stop {
         StopRule::Precision => MAX_QUADS,
-        // A quad has two runs of each arm.
+        // RightSpeed counts each block of an arm as a run, and a quad has two blocks of each arm.
         StopRule::Rightspeed => rightspeed::RUNS / 2,
     }
 }

@@ -1,5 +1,5 @@
-//! The process that does the timed work: started anew for each block, under any prefix, gated or
-//! not.
+//! The worker, the process that does the timed work of one block. It may run under the command of a
+//! file arm (`under`), and be gated or not.
 //!
 //! It reads one request from stdin and writes the reply to stdout, both as JSON.
 
@@ -19,8 +19,8 @@ use stats::interval::median;
 const BATCH_NS: f64 = 60_000.0;
 const CLOCKS_PER_BATCH: f64 = 2000.0;
 const MAX_UNITS: u32 = 1 << 20;
-/// Batches are sized by the shortest of this many, because an interrupted batch takes longer: on a
-/// busy machine, all of a few batches may be interrupted.
+/// Batches are sized by the shortest of this many, because an interrupted batch takes longer. On a
+/// busy machine, each of only a few batches may be interrupted.
 const SIZING_BATCHES: usize = 21;
 /// If batches of one size take this long together, three of them suffice.
 const SIZING_NS: f64 = 20e6;
@@ -212,8 +212,8 @@ mod tests {
         for benchmark in benchmark::BENCHMARKS {
             let timing = of(benchmark.name, 0, 0);
             assert!(timing.units > 0, "{}", benchmark.name);
-            // The median and not every batch: if a benchmark's time is a difference, an
-            // interruption of the subtrahend makes a batch negative.
+            // Only the median is tested. If the benchmark has a subtrahend, an interruption of the
+            // subtrahend makes a batch negative.
             assert!(median(&timing.ns) > 0.0, "{}: {:?}", benchmark.name, timing.ns);
         }
     }

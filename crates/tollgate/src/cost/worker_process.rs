@@ -90,8 +90,8 @@ impl Worker {
     }
 }
 
-/// The path of this program's file. If the file was replaced meanwhile, the path in /proc that
-/// leads to the old one.
+/// The path of this program's file or, if the file was replaced meanwhile, the path in /proc that
+/// leads to the old file.
 fn own_program() -> Result<PathBuf> {
     let named = std::env::current_exe().context("cannot find this program's own file")?;
     Ok(if named.exists() { named } else { format!("/proc/{}/exe", std::process::id()).into() })

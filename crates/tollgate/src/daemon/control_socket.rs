@@ -46,8 +46,8 @@ pub struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Listens at a path, at which no other daemon may listen. Replaces a socket that a killed
-    /// daemon left.
+    /// Listens at a path. Fails if another daemon listens there, but replaces a socket that a
+    /// killed daemon left.
     pub fn listen(path: &Path) -> Result<Self> {
         let context = || format!("cannot listen at {}", path.display());
         if UnixStream::connect(path).is_ok() {
@@ -60,7 +60,8 @@ impl ControlSocket {
         if let Some(folder) =
             path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists())
         {
-            // Folders in /run disappear at a reboot; any other path may be mistyped.
+            // Create only a folder directly in /run, because such folders disappear at a reboot.
+            // Any other missing folder may be a typing error.
             ensure!(
                 folder.parent() == Some(Path::new("/run")),
                 "cannot listen at {}: there is no folder {}",
@@ -68,7 +69,7 @@ impl ControlSocket {
                 folder.display()
             );
             match fs::DirBuilder::new().mode(0o755).create(folder) {
-                // Another daemon has created it at the same moment.
+                // Another daemon has created the folder at the same moment.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 made => {
                     made.with_context(|| format!("cannot make the folder {}", folder.display()))?
@@ -122,8 +123,8 @@ impl ConnectionPool {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ensures that a thread waits for connections. If none can be started, the serving threads
-    /// wait again when they have finished.
+    /// Ensures that a thread waits for connections. If no thread can be started, the serving
+    /// threads wait for connections again when they have finished.
     fn ensure_waiting_thread(self: &Arc<Self>) -> bool {
         let mut counts = self.counts();
         if counts.waiting == 0 {

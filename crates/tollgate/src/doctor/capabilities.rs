@@ -160,7 +160,8 @@ const GUARDING: &[Capability] = &[
     optional(
         "holds before calls take effect",
         GUARD,
-        "calls are held at their end, sleeping calls at once, and forks before they take effect",
+        "most calls are held at their end, sleeping calls immediately, and forks before they take \
+        effect",
         "BPF LSM, or cgroup programs and cgroup v2",
         holds,
     ),
@@ -256,7 +257,7 @@ const IN_BAND: &[Capability] = &[
     optional(
         "kprobe.multi",
         LENS,
-        "one kprobe or fentry program a function, attached one by one",
+        "one kprobe or fentry program per function, attached one by one",
         "Linux 5.18 or newer with CONFIG_FPROBE=y",
         |machine| machine.probe_finding(probe::attach_kprobe_multi()),
     ),
@@ -371,7 +372,7 @@ fn run_delay(machine: &KernelFacts) -> Finding {
     }
 }
 
-/// The mechanism of pre-call holds that is used, and its calls.
+/// The mechanism that this machine offers for pre-call holds, and the calls that it can hold.
 fn holds(machine: &KernelFacts) -> Finding {
     let (Ok(()), Ok(_)) = (&machine.may_use_bpf, &machine.types) else {
         return Finding::untried("not tried").remedy(AS_ROOT);

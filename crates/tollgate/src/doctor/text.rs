@@ -22,7 +22,8 @@ pub fn text(report: &DoctorReport) -> String {
             heading(&mut out, group);
         }
         line(&mut out, capability);
-        // A capability that was not tried needs another one, which has a remedy of its own.
+        // A capability is not tried if another one that it needs is missing. The remedy for the
+        // missing one is enough.
         if capability.have == Some(false) {
             remedy(&mut out, "instead: ", capability.instead.as_deref());
             remedy(&mut out, "to get it: ", capability.how.as_deref());
@@ -54,7 +55,7 @@ fn remedy(out: &mut String, label: &str, text: Option<&str>) {
     }
 }
 
-/// `start`, and `text` wrapped at `column`.
+/// Appends `start` and then `text`, whose further lines begin at `column`.
 fn put(out: &mut String, start: &str, column: usize, text: &str) {
     let mut line = start.to_owned();
     let mut empty = true;

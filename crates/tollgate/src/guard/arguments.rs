@@ -23,7 +23,7 @@ pub enum GuardCommand {
     /// Add exported baselines to the stored ones
     ///
     /// A merged baseline knows all that either one knew; the counters are added, and the less
-    /// certain of the two states is kept. A baseline that adds nothing is left unchanged. The
+    /// certain of the two states is kept. If an imported baseline adds nothing, the stored one is left unchanged. The
     /// command prints one line for each baseline. If any of the files cannot be used, nothing is
     /// changed. A daemon that uses the store applies the change at once.
     Import(ImportArguments),
@@ -258,7 +258,7 @@ pub struct ReplayArguments {
     /// Traces of attacks to test
     #[arg(long, num_args = 1.., value_name = "PATH")]
     pub test_attack: Vec<PathBuf>,
-    /// Traces to test that are neither known to be normal nor to be attacks
+    /// Traces to test that are not known to be normal or attacks
     #[arg(long, num_args = 1.., value_name = "PATH")]
     pub test: Vec<PathBuf>,
     /// The model of normal behaviour (default: both, separately)

@@ -1,4 +1,4 @@
-//! Commands that a daemon executes, and commands on the store that a daemon must learn of.
+//! Commands that a daemon executes, and commands on the store that a daemon must know about.
 
 use std::process::ExitCode;
 
@@ -40,8 +40,8 @@ pub fn transition(transition: Transition, arguments: &ProgramArguments) -> Resul
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether a daemon uses this store. If so, the daemon has written everything that it knows to the
-/// store when this returns.
+/// Whether a daemon uses this store. If so, the daemon has stored everything that it knows by the
+/// time this function returns.
 pub fn is_served_by_daemon(socket: &SocketOption, store: &std::path::Path) -> Result<bool> {
     // A process that may not connect to a daemon has no access to the daemon's store either.
     let Ok(Some(stream)) = connect(&socket.path) else { return Ok(false) };
@@ -148,7 +148,7 @@ fn event_text(line: &str) -> Result<String> {
     Ok(text)
 }
 
-/// Uses the tables of holds first, because they need no daemon that responds.
+/// Uses the tables of holds first, because this works even if the daemon does not respond.
 pub fn off(arguments: &OffArguments) -> Result<ExitCode> {
     if !is_root() {
         bail!("only root may switch guards off");

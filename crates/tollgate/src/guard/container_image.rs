@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 /// The image of the container with this ID, below the root folder. `None` if no engine's files name
-/// the image. Only the engine itself may know it then.
+/// the image. In that case, perhaps only the engine itself knows it.
 pub fn image_of(root: &Path, container: &str) -> Option<String> {
     docker(root, container)
         .or_else(|| containers_storage(root, container))

@@ -12,7 +12,7 @@ use super::tracked_program::{TrackedProgram, name};
 /// The maximum number of events in a report. Further events are only counted.
 const MAX_EVENTS: usize = 10_000;
 
-/// The events that were not taken yet.
+/// The events that have not been taken yet.
 pub struct EventRecorder {
     began_ns: u64,
     events: Vec<GuardEvent>,
@@ -20,12 +20,12 @@ pub struct EventRecorder {
 }
 
 impl EventRecorder {
-    /// Times in events count from now on.
+    /// Times in events are relative to this moment.
     pub fn start() -> Self {
         Self { began_ns: now_ns(), events: Vec::new(), left_out: 0 }
     }
 
-    /// Sets the time from which times in events count.
+    /// Sets the moment to which times in events are relative.
     pub fn begin(&mut self, began_ns: u64) {
         self.began_ns = began_ns;
     }

@@ -60,7 +60,7 @@ impl Guard {
         self.holds.deadline(longest)
     }
 
-    /// The report, with the events that were not taken yet.
+    /// The report, with the events that have not been taken yet.
     pub fn report(&mut self) -> GuardReport {
         GuardReport {
             mode: self.mode().name().into(),

@@ -7,7 +7,7 @@ use super::resolve::{short_name, title};
 use super::store::Store;
 use super::transitions::TransitionResult;
 
-/// Checks that all baselines can be used before it stores the first one.
+/// Stores the first baseline only after a check that all of them can be used.
 pub fn add(
     store: &Store,
     baselines: Vec<Baseline>,

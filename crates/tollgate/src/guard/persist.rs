@@ -70,14 +70,15 @@ impl ProgramTable {
         result
     }
 
-    /// If few profiles are left for new programs, stores the programs that no process runs, and
-    /// frees their profiles. Tries all of them and returns the first failure.
+    /// If only a few profiles are left for new programs, stores programs that no process runs, and
+    /// frees at most `MAX_EVICTED` of their profiles. Continues if one cannot be stored, and
+    /// returns the first failure.
     pub fn evict_unused(&mut self, gate: &Gate) -> Result<()> {
-        /// Several times the number of profiles that are made ahead (`READY_PROFILES` of
+        /// Several times the number of profiles that are made in advance (`READY_PROFILES` of
         /// crates/kernel/src/guard/profile_table.rs).
         const MIN_FREE: usize = 256;
-        /// The kernel needs some milliseconds for each of them, and held processes may have to wait
-        /// meanwhile.
+        /// The kernel needs a few milliseconds for each profile, and held processes may have to
+        /// wait meanwhile.
         const MAX_EVICTED: usize = 32;
         let table = ProfileTable::new(gate);
         table.prune_program_keys()?;
@@ -110,7 +111,7 @@ impl ProgramTable {
         let lock = Lock::take()?;
         let Some((mut program, activity)) = self.programs.remove(&slot) else { return Ok(()) };
         program.reset();
-        // The digest is set even if the stored baseline could not be used before.
+        // The program has no digest if the previous stored baseline could not be used.
         program.digest = Some(identity.digest);
         ProfileTable::new(gate).restart_windows(slot);
         let installed = self.install(&mut program, gate, &lock, identity);

@@ -75,8 +75,8 @@ pub struct GuardOptions {
     #[arg(long, value_name = "TIME", value_parser = duration)]
     #[serde(deserialize_with = "deserialize_duration")]
     pub delay_cap: Option<Duration>,
-    /// Hold an execve if, at any time since its previous execve, the thread had this many anomalies
-    /// among 128 calls; 0 holds none (default: 0)
+    /// Hold an execve if the thread has had this many anomalies among 128 calls since its previous
+    /// execve; 0 holds none (default: 0)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=128))]
     pub suspend_execve: Option<u32>,
     /// How long --suspend-execve holds an execve (default: 2 days)
@@ -87,8 +87,8 @@ pub struct GuardOptions {
     #[arg(long, value_name = "TIME", value_parser = duration)]
     #[serde(deserialize_with = "deserialize_duration")]
     pub normal_wait: Option<Duration>,
-    /// Freeze a baseline when its calls exceed N times the number of calls after which it had last
-    /// learned something new (default: 4)
+    /// Let C be the training call at which a baseline last learned something new. Freeze the
+    /// baseline after more than N × C training calls (default: 4)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub normal_ratio: Option<u32>,
     /// Return a normal baseline to training after more than this many anomalies: the program has
@@ -103,9 +103,9 @@ pub struct GuardOptions {
     /// 64)
     #[arg(long, value_name = "N")]
     pub max_held: Option<u32>,
-    /// In any mode, briefly stop each process whose program is still learning, at about this
-    /// interval, so that the program also learns how the process, its parent and its other threads
-    /// react to a hold (default: never)
+    /// Briefly stop each process whose baseline is in training, at about this interval. The
+    /// baseline then also learns how the process and its parent react to a hold. Applies in every
+    /// mode (default: never)
     #[arg(long, value_name = "TIME", value_parser = duration)]
     #[serde(deserialize_with = "deserialize_duration")]
     pub train_on_stops: Option<Duration>,
@@ -254,8 +254,8 @@ impl GuardOptions {
         };
         let scope = own.scope.or(file.scope);
         let tolerize_limit = match mode {
-            // In this mode only plugins denounce calls, which is no reason to wipe what was
-            // learned.
+            // In this mode, only denounced calls are anomalous. They are no reason to wipe the
+            // training data.
             Mode::Learn => wire::GUARD_FRAME as u16,
             Mode::Watch | Mode::Enforce => default.tolerize_limit,
         };

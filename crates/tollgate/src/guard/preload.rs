@@ -106,7 +106,7 @@ impl ProgramTable {
         for (slot, program) in slots.into_iter().zip(programs) {
             self.track(gate, lock, slot, program)?;
         }
-        // The profile of an exempt program may be that of a copy, which any user can make.
+        // An exempt program may share the profile of a copy, which any user can make.
         for slot in exempt.iter().filter_map(|identity| self.profile_slots.get(identity)) {
             if let Some((program, _)) = self.programs.get(slot) {
                 program.profile.set_exempt();

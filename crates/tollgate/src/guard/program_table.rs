@@ -104,8 +104,8 @@ impl ProgramTable {
         Ok(())
     }
 
-    /// Loads the stored baseline into the program's profile. If it cannot be used, the program
-    /// learns without being stored.
+    /// Loads the stored baseline into the program's profile. If the stored baseline cannot be used,
+    /// the program is trained, but its baseline is not stored.
     pub fn install(
         &self,
         program: &mut TrackedProgram,

@@ -42,13 +42,13 @@ pub struct GuardedProgram {
     pub early_calls: u64,
     pub pairs: usize,
     pub windows: usize,
-    /// Windows that did not fit. A program that has any rarely becomes normal.
+    /// Windows that did not fit. A program with such windows rarely becomes normal.
     pub unlearned: u64,
     pub anomalies: u64,
     /// The most anomalies among 128 calls.
     pub max_lfc: u32,
     pub holds: u64,
-    /// The sum of the requested times; the end of the run ends a hold early.
+    /// The sum of the requested times. A hold may be shorter, because it ends with the run.
     pub held_ns: u64,
     pub killed: u64,
     /// Execves that were refused (deny).

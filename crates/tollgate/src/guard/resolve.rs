@@ -87,7 +87,7 @@ fn unique<'a>(program: &str, found: &[&'a Baseline]) -> Result<&'a Baseline> {
     }
 }
 
-/// Whether the text is "DIGEST" or "DIGEST-SCOPE", each part shortened to its start or not.
+/// Whether the text is "DIGEST" or "DIGEST-SCOPE". Each part may be shortened to its start.
 fn has_prefix(baseline: &Baseline, text: &str) -> bool {
     let (digest, scope) =
         text.split_once('-').map_or((text, None), |(digest, scope)| (digest, Some(scope)));

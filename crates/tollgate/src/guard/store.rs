@@ -19,8 +19,8 @@ const DAMAGED: &str = ".damaged";
 /// The longest file; a baseline with all pairs and 100,000 windows is shorter.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// How long to wait for the lock: a daemon stores thousands of baselines under it, at some
-/// milliseconds each.
+/// How long to wait for the lock. A daemon may hold it while it stores thousands of baselines, at a
+/// few milliseconds each.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
 const LOCK_POLL: Duration = Duration::from_millis(2);
 
@@ -35,7 +35,7 @@ pub struct Store {
 /// The store while it is locked for changes by this process.
 pub struct LockedStore<'a> {
     store: &'a Store,
-    /// The lock ends when the file is closed, also by the death of the process.
+    /// The lock ends when the file is closed, at the latest when the process ends.
     _lock: File,
 }
 
@@ -55,7 +55,8 @@ enum ReadError {
 }
 
 impl ReadError {
-    /// Whether the file is of no use to any version. A file that another version wrote is intact.
+    /// Whether the file is of no use to any version. A file that another version wrote is not
+    /// damaged.
     fn is_damage(&self) -> bool {
         match self {
             Self::Fault(FormatError::Version(_)) | Self::NoFile | Self::Io(_) => false,

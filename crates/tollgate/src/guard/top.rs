@@ -22,7 +22,8 @@ use crate::output::needs_terminal;
 use crate::tui;
 
 const MAX_EVENTS: usize = 200;
-/// In fewer columns, programs are shown by their file names only, without numbers of calls.
+/// If the terminal has fewer columns, programs are shown by their file names only, without numbers
+/// of calls.
 const WIDE: u16 = 110;
 
 /// What is drawn.

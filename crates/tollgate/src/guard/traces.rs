@@ -170,7 +170,7 @@ fn pid_and_number(line: &str) -> Option<(u64, &str)> {
 }
 
 /// The process, if strace names it, and the call that a line starts. `None` for signals, exits, and
-/// the rest of a call that a call of another process interrupted.
+/// the second part of a call that strace prints in two parts.
 fn strace_call(line: &str) -> Option<(Option<u64>, &str)> {
     let (pid, mut rest) = match line.strip_prefix("[pid ") {
         Some(rest) => {

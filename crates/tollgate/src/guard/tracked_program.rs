@@ -1,5 +1,5 @@
-//! A guarded program: its profile in the kernel, the baseline that the profile was loaded from, and
-//! the one that it is stored as.
+//! A guarded program: its profile in the kernel, the baseline that was loaded into the profile, and
+//! the baseline that is stored from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ pub struct TrackedProgram {
     /// Calls that the program made before its baseline was installed.
     pub early_calls: u64,
     first_seen: u64,
-    /// The sizes of the baseline, and the time since when it has had them.
+    /// The sizes of the baseline, and the time at which they last changed.
     changed: Option<((usize, usize), u64)>,
     /// The freeze count, and the time in Unix seconds at which the baseline becomes normal if it
     /// stays frozen until then.

@@ -26,8 +26,8 @@ impl TrainingStops {
         Self { interval, next_ns: now_ns(), latest: 0 }
     }
 
-    /// If it is time, stops the next of the session's guarded processes for which `is_learning`
-    /// holds. `is_learning` receives the PID and the profile slot of the program. Returns the time
+    /// If it is time, stops the next of the session's guarded processes for which `is_learning` is
+    /// true. `is_learning` receives the PID and the profile slot of the program. Returns the time
     /// of the next stop.
     pub fn tend(
         &mut self,

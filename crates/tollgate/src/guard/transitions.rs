@@ -1,4 +1,4 @@
-//! pH's commands on stored baselines, applied to the store directly or by a daemon that uses them.
+//! pH's commands on stored baselines, applied directly or by a daemon that uses the store.
 
 use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};

@@ -24,8 +24,8 @@ struct Report {
     lens: LensReport,
 }
 
-/// The difference of one call. Times are nanoseconds per call, because two runs seldom make the
-/// same number of calls.
+/// One call in both reports. `wall_ns` and `blocked_ns` are totals. `mean_ns` is the wall time per
+/// call, because two runs seldom make the same number of calls.
 #[derive(Debug, Serialize)]
 struct Difference {
     name: String,

@@ -32,8 +32,8 @@ pub enum PluginCommand {
     Build(PluginCheckArguments),
     /// Load a plugin into a running daemon, which runs it at its hooks
     ///
-    /// The plugin is loaded as a whole or not at all, and runs once all its programs are in the
-    /// kernel. At hooks of the gate it runs for all tasks that the daemon gates.
+    /// The plugin is loaded as a whole or not at all. It starts to run when all its programs are in
+    /// the kernel. At hooks of the gate it runs for all tasks that the daemon gates.
     Load(LoadArguments),
     /// List the daemon's plugins and their hooks
     List(PluginListArguments),
@@ -101,6 +101,7 @@ Examples:
 
 #[derive(Args)]
 pub struct SwapArguments {
+    /// The plugin's name
     pub name: String,
     /// The file (- for stdin)
     pub file: PathBuf,
@@ -112,6 +113,7 @@ pub struct SwapArguments {
 
 #[derive(Args)]
 pub struct UnloadArguments {
+    /// The plugin's name
     pub name: String,
     #[command(flatten)]
     pub result: ResultOptions,
@@ -129,6 +131,7 @@ pub struct PluginListArguments {
 
 #[derive(Args)]
 pub struct PluginShowArguments {
+    /// The plugin's name
     pub name: String,
     #[command(flatten)]
     pub result: ResultOptions,
@@ -138,6 +141,7 @@ pub struct PluginShowArguments {
 
 #[derive(Args)]
 pub struct SetArguments {
+    /// The plugin's name
     pub name: String,
     /// Variable and new value, such as limit=100; the value must fit the variable's type; true and
     /// false are 1 and 0

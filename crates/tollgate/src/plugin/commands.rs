@@ -21,8 +21,8 @@ use crate::output::{self, Output, print_message};
 use crate::source_file::SourceFile;
 
 /// Sends a source file to the daemon, which compiles it. Before that, this process checks the file
-/// and prints its problems. If the daemon fails, this process compiles the file, too, to print a
-/// problem of the compiler.
+/// and prints its problems. If the daemon fails, this process compiles the file, too, and prints
+/// the problem if the compiler reports one.
 fn send_source(
     socket: &SocketOption,
     source: SourceFile,

@@ -110,8 +110,8 @@ impl CompiledPlugin {
         self.timed(source, || LoadedPlugin::load(&self.object))
     }
 
-    /// Loads the plugin for its hooks. `replaced` is the plugin that it replaces, and the memory
-    /// that both share.
+    /// Loads the plugin for its hooks. If it replaces another plugin, `replaced` has that plugin
+    /// and the memory that both share.
     pub fn load_at(
         &self,
         source: &SourceFile,

@@ -131,7 +131,11 @@ fn never_run(built: &CompiledPlugin, has_guard: bool) -> Vec<String> {
     let is_of_guard = |section: &str| ["guard", "verdict"].contains(&section);
     let has_handlers = built.object.programs.iter().any(|program| is_of_guard(program.section));
     (has_handlers && !has_guard)
-        .then(|| "handlers for the guard, which never run because no guard is on (--guard)".into())
+        .then(|| {
+            "handlers for the guard; these handlers never run, because this session has no guard \
+            (--guard)"
+                .into()
+        })
         .into_iter()
         .collect()
 }

@@ -194,8 +194,8 @@ impl PluginState {
                 number_of(map.entries, "entry"),
                 count(map.room.into())
             );
-            // Keys are formatted without separators, because a number is more often a name than an
-            // amount when it is a key.
+            // Keys are formatted without separators, because a number that is a key is usually an
+            // ID and not an amount.
             let keys: Vec<_> =
                 map.shown.iter().take(top).map(|entry| entry.key.to_string()).collect();
             let width = keys.iter().map(|key| key.chars().count()).max().unwrap_or(0);

@@ -49,7 +49,8 @@ pub enum PluginRequest {
     },
 }
 
-/// The key that all requests about plugins have, and no others: the tag of [`PluginRequest`].
+/// The key that distinguishes requests about plugins from other requests: the tag of
+/// [`PluginRequest`].
 pub const REQUEST_KEY: &str = "ask-plugins";
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -58,8 +58,8 @@ impl PluginSetup {
         Ok(Self { sources, mask, has_guard, scope, output })
     }
 
-    /// Plugins with these texts in an arm of the cost lab. `mask` is the mask that they need.
-    /// Without texts, `wire::PLUGIN` makes a gate with hooks for plugins.
+    /// Plugins with these texts in an arm of the cost lab. `mask` is the mask that they need. With
+    /// the mask `wire::PLUGIN` and no texts, the gate has hooks for plugins and runs none.
     pub fn of_arm(mask: u32, texts: &[&str]) -> Self {
         let source = |text: &&str| SourceFile::new("plugin".into(), (*text).into());
         let sources = texts.iter().map(source).collect();

@@ -84,8 +84,8 @@ fn toll_line(report: &Report) -> String {
     };
     let in_all = if is_uncounted { String::new() } else { format!(", {} in all", duration(total)) };
     format!(
-        "{seen}; {each:.0} ns a call{over} [{low:.0}, {high:.0}] ({:.0} % interval, getppid here \
-        and now){in_all}",
+        "{seen}; {each:.0} ns a call{over} [{low:.0}, {high:.0}] ({:.0} % interval, measured \
+        with getppid on this machine){in_all}",
         confidence * 100.0,
     )
 }

@@ -127,7 +127,7 @@ pub struct AssignArguments {
 /// next `apply`
 ///
 /// A limit applies to the service together with all its children. The value none removes a limit.
-/// The file is not changed.
+/// The daemon's file of services is not changed.
 #[derive(Args)]
 #[command(after_long_help = LIMIT_EXAMPLES)]
 pub struct LimitArguments {
@@ -144,7 +144,7 @@ pub struct LimitArguments {
 #[derive(Args)]
 #[group(requires = "service")]
 pub struct ChangeArguments {
-    /// Weight for processor time under contention, 1 to 10000; all others have 100
+    /// Weight for processor time under contention, 1 to 10000; a service without one has 100
     #[arg(long, value_name = "N", value_parser = setting(|text| parse_weight(text).map(u64::from)))]
     pub cpu_weight: Option<LimitSetting>,
     /// Maximum processor time, as a percentage of one processor: 50%, 150%
@@ -177,8 +177,8 @@ pub struct ChangeArguments {
         value_parser = setting(|text| parse_bytes(text, NETWORK_UNIT))
     )]
     pub network_max: Option<LimitSetting>,
-    /// Errno for calls that would exceed sockets-max or connections-max (none: EAGAIN), or the
-    /// service that takes over the thread instead
+    /// What happens to a call that would exceed sockets-max or connections-max: it fails with this
+    /// errno, or its thread works for this service from then on (the value none stands for EAGAIN)
     #[arg(long, value_name = "ERRNO|SERVICE")]
     pub over_limit: Option<String>,
 }
@@ -236,7 +236,7 @@ Conditions (a rule has at least one, unless it has adopts-peer or starts-below; 
   user     name or number of the effective user
   unit     systemd's unit: nginx.service
   cgroup   path of the control group, or of one of its ancestors, without /sys/fs/cgroup
-  service  the service that the thread works for, or the one below which that service was started
+  service  the service that the thread works for, or the parent of a service that a rule started
   listen   local address of the connection: 127.0.0.1:80, [::1]:80, :80, 127.0.0.1, /run/a.sock,
            @name
   client   address or network of the peer: 10.0.0.0/8
@@ -244,7 +244,7 @@ Conditions (a rule has at least one, unless it has adopts-peer or starts-below; 
   file     path of the opened file, or of one of its parent folders
 
 Limits of a service together with all its children:
-  cpu-weight = 200              weight for processor time under contention; others have 100
+  cpu-weight = 200              weight for processor time under contention; without it, 100
   cpu-max = "150%"              processor time, as a percentage of one processor
   memory-max = "512M"
   tasks-max = 100               processes and threads
@@ -266,12 +266,14 @@ Actions (a rule has exactly one):
 `on` lists the events at which a rule is applied: one or more of "fork", "exec", "found" (the
 process was already running), "user" (the effective user has changed), "receive" and "open".
 Without `on`, rules with listen, client, peer or adopts-peer apply at receive, rules with file at
-open, and all other rules at exec, found and user. Without `on`, these other rules do not apply to a
-thread that was assigned by `tollgate service assign` or works on behalf of another service.
+open, and all other rules at exec, found and user. At exec, found and user, a rule without `on` does
+not apply to a thread that `tollgate service assign` has assigned, or that works on behalf of
+another service.
 
 If several rules match, the one with the highest priority = N (default: 0) decides. Among equal
-priorities, the rule with more conditions decides; among these, the rule with a file, peer,
-client, listen, service, exe, unit, cgroup or user condition, in this order.
+priorities, the rule with more conditions decides. If these are equal, too, the first condition of
+this list that only one of the rules has decides: file, peer, client, listen, service, exe, unit,
+cgroup, user.
 
 Examples:
   tollgate service check services.toml

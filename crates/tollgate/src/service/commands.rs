@@ -191,10 +191,10 @@ fn socket_text(explanation: &SocketExplanation, top: usize) -> String {
     if explanation.connections.is_empty() {
         lines.push(match explanation.listeners.as_slice() {
             [] => format!(
-                "no process listens at {}, and no open connection with it has carried a message",
+                "no process listens at {}, and no open connection of this socket has carried a message",
                 explanation.socket
             ),
-            _ => "no open connection with it has carried a message".into(),
+            _ => "no open connection of this socket has carried a message".into(),
         });
     }
     let text: String = lines.iter().map(|line| format!("{}\n", printable(line))).collect();
@@ -242,7 +242,7 @@ fn sentence(thread: &ExplainedThread) -> String {
     let why = match thread.why.as_str() {
         "inherited" => format!("inherited from its parent {ago} ago{by}"),
         "found" if rule.is_none() => {
-            format!("because no rule matches; it was already running {ago} ago")
+            format!("because no rule matches; it was found running {ago} ago")
         }
         "found" => format!("since it was found running {ago} ago{by}"),
         "exec" => format!("since it executed its program {ago} ago{by}"),

@@ -73,7 +73,7 @@ pub struct Services {
     next_balance: Instant,
 }
 
-/// Several periods of quotas, so that one interval covers more than one time slice of a thread.
+/// Two periods of quotas, so that one interval covers more than one time slice of a thread.
 const BALANCE_INTERVAL: Duration = Duration::from_millis(200);
 /// Pause for each microsecond that balancing takes, so that it uses at most a fiftieth of a
 /// processor.

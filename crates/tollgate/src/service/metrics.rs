@@ -82,7 +82,7 @@ pub fn service_metrics(out: &mut String, report: &ServiceReport) {
     };
     of_all(
         "service_kernel_cpu_seconds_total",
-        "Processor time of no service, in seconds.",
+        "Processor time that belongs to no service, in seconds.",
         report.kernel_cpu_ns as f64 / 1e9,
     );
     let migrations = &report.migrations;

@@ -24,7 +24,7 @@ pub struct ServiceRegistry {
     named: usize,
 }
 
-/// The changes by a new rule file.
+/// The changes that a new rule file makes.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ServiceChange {
     pub added: Vec<u16>,
@@ -109,9 +109,7 @@ impl ServiceRegistry {
 
     pub fn require(&self, name: &str) -> Result<u16> {
         self.find(name).with_context(|| {
-            format!(
-                "there is no service {name:?}: `tollgate service list` shows those that there are"
-            )
+            format!("there is no service {name:?}: `tollgate service list` lists the services")
         })
     }
 

@@ -70,7 +70,7 @@ pub fn action(action: RuleAction, tree: &Tree) -> String {
         RuleAction::Inherits => "inherits".into(),
         RuleAction::AdoptsPeer => "adopts the peer's service".into(),
         RuleAction::StartsDynamic { parent, split } => {
-            format!("starts one service per {} below {}", split.name(), tree.name(parent))
+            format!("starts a service below {} for each {}", tree.name(parent), split.name())
         }
     }
 }

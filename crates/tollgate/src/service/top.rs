@@ -20,7 +20,7 @@ use crate::options::SocketOption;
 use crate::output::needs_terminal;
 use crate::tui;
 
-/// What the screen shows: the latest report, and rates from the usage since the one before.
+/// What the screen shows: the latest report, and rates from the usage since the previous report.
 struct ServiceView {
     report: ServiceReport,
     /// The previous usage by service.
@@ -106,7 +106,7 @@ const COLUMNS: [(&str, u16); 8] = [
     ("threads", 7),
 ];
 
-/// The number of columns that fit. A truncated number would be wrong.
+/// The number of columns that fit completely. A figure that is cut off would be misread.
 fn column_count(room: u16) -> usize {
     let ends = COLUMNS.iter().scan(0, |end, (_, width)| {
         *end += width + 1;

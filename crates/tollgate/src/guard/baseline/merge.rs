@@ -6,7 +6,8 @@ use anyhow::{Result, bail};
 
 use super::{ANY_OTHER, Baseline, BaselinePair, BaselineState, BaselineWindow, MAX_CALLS};
 
-/// The maximum number of paths of a baseline, because a program may be seen at ever new paths.
+/// The maximum number of paths of a baseline. Without a limit, a program that is seen at ever new
+/// paths would have ever more of them.
 const MAX_PATHS: usize = 16;
 
 /// What a baseline gained from a merge with another one.
@@ -19,7 +20,7 @@ pub struct Gain {
     pub windows: usize,
 }
 
-/// How much a baseline has learned from.
+/// The counters of a baseline.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BaselineCounters {
     pub trained: u64,

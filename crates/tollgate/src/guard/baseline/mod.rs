@@ -1,4 +1,4 @@
-//! What one program normally does, as it is stored (docs/guard.md).
+//! The stored form of a baseline, which says what one program normally does (docs/guard.md).
 
 mod digest;
 mod format;
@@ -26,7 +26,7 @@ pub struct BaselineId {
     pub scope: Option<String>,
 }
 
-/// A baseline. The content of its file identifies a program.
+/// A baseline. Its program is identified by the content of the program's file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Baseline {
     pub digest: Digest,
@@ -130,7 +130,7 @@ impl Baseline {
         (self.changed_at > 0).then(|| self.trained as f64 / self.changed_at as f64)
     }
 
-    /// Whether the training data has anything.
+    /// Whether there is any training data.
     pub fn has_learned(&self) -> bool {
         self.pairs.iter().any(|pair| pair.learned != 0)
             || self.windows.iter().any(|window| window.learned)
@@ -142,8 +142,8 @@ impl Baseline {
             || self.windows.iter().any(|window| window.normal)
     }
 
-    /// Makes what has been learned normal (pH's start_normal). What was normal before stays normal,
-    /// so that it is not lost when the training data is wiped above the tolerize limit.
+    /// Adds all training data to the normal data (pH's start_normal). What was normal before stays
+    /// normal, even if the training data has since been wiped (above the tolerize limit).
     pub fn normalize(&mut self) {
         for pair in &mut self.pairs {
             pair.learned |= pair.normal;

@@ -29,7 +29,8 @@ impl FollowingCall<'_> {
 }
 
 /// The followers of each call, in the order in which calls were first seen. Calls with followers
-/// that are not normal yet come first, and so do these followers.
+/// that are not normal yet come first. Such followers also come first among the followers of a
+/// call.
 pub fn successors(baseline: &Baseline) -> Vec<CallFollowers<'_>> {
     const ONE_BEFORE: u8 = 1;
     let successor = |pair: &BaselinePair| FollowingCall {

@@ -37,8 +37,8 @@ pub fn list(all: &[Baseline], folder: &Path, top: usize, now: u64) -> String {
     more(&mut out, all.len(), top);
     let _ = writeln!(
         out,
-        "ratio: all learned calls, divided by the learned calls up to the last new one; a baseline \
-        freezes when the ratio exceeds {}",
+        "ratio: the number of all training calls, divided by the number up to the last new one; a \
+        baseline freezes when the ratio exceeds {}",
         freezing_ratio()
     );
     out
@@ -74,7 +74,7 @@ pub fn one(it: &Baseline, successors: &[CallFollowers<'_>], top: usize, now: u64
     out
 }
 
-/// The state, and what it waits for.
+/// The state, and what would end it.
 fn state(it: &Baseline, now: u64) -> String {
     let Parameters { normal_wait, anomaly_limit, .. } = Parameters::default();
     match it.state {
@@ -106,9 +106,9 @@ fn stability_text(it: &Baseline, now: u64) -> String {
     let trained = count(it.trained);
     match it.ratio() {
         None if it.trained == 0 => "no calls since training began".into(),
-        None => format!("nothing new in the {trained} calls learned from"),
+        None => format!("nothing new in {trained} training calls"),
         Some(ratio) => format!(
-            "{ratio:.1}: {trained} calls learned from; the last new one was call {} ({})",
+            "{ratio:.1}: {trained} training calls, of which call {} was the last new one ({})",
             count(it.changed_at),
             time_since(it.last_changed, now)
         ),
@@ -179,10 +179,10 @@ mod tests {
     fn stability_is_the_ratio() {
         assert_eq!(
             stability_text(&example(), NOW),
-            "5.0: 500 calls learned from; the last new one was call 100 (2 h ago)"
+            "5.0: 500 training calls, of which call 100 was the last new one (2 h ago)"
         );
         let normal = Baseline { trained: 1234, changed_at: 0, ..example() };
-        assert_eq!(stability_text(&normal, NOW), "nothing new in the 1,234 calls learned from");
+        assert_eq!(stability_text(&normal, NOW), "nothing new in 1,234 training calls");
         assert_eq!(
             stability_text(&Baseline { trained: 0, ..normal }, NOW),
             "no calls since training began"

@@ -72,7 +72,7 @@ pub fn sockets(hook: &str) -> HookSpec {
     fields.push(field("ip", 32, false));
     let word = Type::Integer(Integer { bits: 32, is_signed: false });
     fields.push(HookField { name: "ip6".into(), ty: Type::Array(word.into(), 4) });
-    // A UDP datagram that is sent to an address without a connection is treated like a connection.
+    // Sending a UDP datagram to an address is treated like connecting to that address.
     let sections: &[[&'static str; 2]] = match hook {
         "connect" => {
             &[["cgroup/connect4", "cgroup/connect6"], ["cgroup/sendmsg4", "cgroup/sendmsg6"]]

@@ -15,7 +15,8 @@ pub struct ShareState {
     pub weight: u32,
     /// In processors; infinite without a cap.
     pub cap: f64,
-    /// The time since the previous step: of the service itself, and of the services below it.
+    /// The processor time and the waiting time since the previous step, of the service itself and
+    /// of the services below it.
     pub own: CpuShare,
     pub descendants: CpuShare,
 }
@@ -33,9 +34,9 @@ pub struct FairShare {
     set: BTreeMap<u16, u32>,
 }
 
-/// At least two processors are needed to be out of balance. With two, a service on one of them
-/// contends with half of another's weight. With eight times its own weight, it gets 16/17 of its
-/// processor.
+/// Shares can be out of balance only if there are two processors or more. With two, a service on
+/// one of them contends with half of another service's weight. If its own weight is multiplied by
+/// eight, it gets 16/17 of its processor.
 const MAX_FACTOR: f64 = 8.0;
 const STEP: f64 = 1.5;
 /// Factor of the slower decrease when a service has exactly its share.

@@ -30,7 +30,8 @@ pub struct Hierarchy {
     /// Whether the cgroups are threaded cgroups of v2, so that threads of one process may be in
     /// several of them. Threaded cgroups cannot have the memory controller.
     is_threaded: bool,
-    /// Open procs files by cgroup: opening one takes as long as a migration.
+    /// Open procs files by cgroup. They stay open, because opening one takes as long as a
+    /// migration.
     procs_files: Mutex<HashMap<String, File>>,
     /// The cgroups to which threads were migrated in the last minute; a thread may be migrated a
     /// hundred times a second.

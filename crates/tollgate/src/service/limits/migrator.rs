@@ -151,7 +151,7 @@ impl MigratorThread {
                     && !std::mem::replace(&mut has_failed, true)
                 {
                     log_message(&format!(
-                        "{error:#}; `tollgate service limit` counts how many could not be moved"
+                        "{error:#}; `tollgate service limit` shows how many migrations failed"
                     ));
                 }
             }

@@ -235,8 +235,8 @@ impl Limiter {
         migrated.map(drop)
     }
 
-    /// Whether services have weights, and at least two with cgroups want processors, or did so
-    /// within `ago`.
+    /// Whether any service has a weight, and threads of at least two services with cgroups have
+    /// made others wait for a processor within `ago`.
     pub fn is_contended(&self, services: &KernelServices, ago: Duration) -> bool {
         let has_weights = self.own.values().any(|own| own.limits.cpu_weight.is_some());
         has_weights && services.contended(ago).into_iter().filter(|owner| *owner != 0).count() > 1
