@@ -23,9 +23,9 @@ pub enum GuardCommand {
     /// Add exported baselines to the stored ones
     ///
     /// A merged baseline knows all that either one knew; the counters are added, and the less
-    /// certain of the two states is kept. If an imported baseline adds nothing, the stored one is left unchanged. The
-    /// command prints one line for each baseline. If any of the files cannot be used, nothing is
-    /// changed. A daemon that uses the store applies the change at once.
+    /// certain of the two states is kept. If an imported baseline adds nothing, the stored one is
+    /// left unchanged. The command prints one line for each baseline. If any of the files cannot be
+    /// used, nothing is changed. A daemon that uses the store applies the change at once.
     Import(ImportArguments),
     /// Merge exported documents into one; baselines of the same program are combined
     Merge(MergeArguments),

@@ -191,7 +191,8 @@ fn socket_text(explanation: &SocketExplanation, top: usize) -> String {
     if explanation.connections.is_empty() {
         lines.push(match explanation.listeners.as_slice() {
             [] => format!(
-                "no process listens at {}, and no open connection of this socket has carried a message",
+                "no process listens at {}, and no open connection of this socket has carried a \
+                message",
                 explanation.socket
             ),
             _ => "no open connection of this socket has carried a message".into(),
