@@ -353,7 +353,11 @@ fn apply_is_atomic() {
     assert!(now["root"] >= used["root"] + used["shop"], "{used:?} {now:?}");
     assert_eq!(services.explain(pid)["why"], "found");
     assert_eq!(services.explain(pid)["rule"]["is_former"], false);
-    services.client_job("apply /dev/zero").finish().exits_with(125).says("no file of services");
+    services
+        .client_job("apply /dev/zero")
+        .finish()
+        .exits_with(125)
+        .says("the size limit of a file of services");
 }
 
 #[test]

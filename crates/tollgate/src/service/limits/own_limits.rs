@@ -57,7 +57,8 @@ impl OwnLimits {
                         .any(|above| registry.get(above).name == change.service)
                     {
                         bail!(
-                            "over-limit-service of {} must be a service outside of it",
+                            "over-limit-service of {} must be neither that service nor one below \
+                            it",
                             change.service
                         );
                     }
