@@ -9,8 +9,8 @@
 #include "gate/state.bpf.h"
 
 /*
- * All extensions but plugins need a call's index. Plugins have the number from the kernel, so a
- * gate with plugins only does not compute the index.
+ * All extensions except plugins need a call's index. Plugins get the call's number from the kernel,
+ * so a gate with plugins only does not compute the index.
  */
 #define NEEDS_CALL_INDEX (~(PLUGIN | PLUGIN_EXIT))
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* A call begins and ends: which extensions are called, and in which order. */
+/* What the gate does when a call begins and when it ends. gate/hooks.bpf.h calls the extensions. */
 #ifndef TOLLGATE_GATE_CROSSING_BPF_H
 #define TOLLGATE_GATE_CROSSING_BPF_H
 

@@ -14,10 +14,13 @@ struct crossing {
 	struct thread_state *thread;
 	struct task_struct *task;
 	struct pt_regs *regs;
-	/* The program's context, which a tail call to a plugin needs; NULL: it runs no plugins. */
+	/*
+	 * The program's context, which a tail call to a plugin needs; NULL: the program runs no
+	 * plugins.
+	 */
 	void *ctx;
 	u32 call;
-	/* At the beginning of a call: the thread's call before it, which has taken effect. */
+	/* At the beginning of a call: the thread's previous call, which has taken effect. */
 	u32 previous_call;
 	/* A plugin has denounced the call. */
 	bool is_denounced;
@@ -60,8 +63,8 @@ struct switching {
 };
 
 /*
- * The time of the switch, for both threads and all extensions. It is read when it is first needed:
- * many switches need none.
+ * The time of the switch, for both threads and all extensions. The clock is read when the time is
+ * first needed, because many switches do not need it.
  */
 static __always_inline u64 switch_ns(struct switching *at)
 {

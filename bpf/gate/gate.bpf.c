@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * The gate: one program at each hook for all extensions. It finds the thread's state once, reads
- * the clock once at each end of a call, and calls the extensions that are compiled in
- * (config.enabled) and apply to the thread (its mask). A bystander costs a per-CPU load and a
- * branch. wire/programs.h says which of the programs are loaded.
+ * the clock once at the beginning and once at the end of a call, and calls the extensions that are
+ * compiled in (config.enabled) and apply to the thread (its mask). A bystander costs a per-CPU load
+ * and a branch. wire/programs.h says which of the programs are loaded.
  */
 #include "gate/crossing.bpf.h"
 #include "gate/switch.bpf.h"
@@ -20,7 +20,7 @@ int BPF_PROG(gate_sys_enter, struct pt_regs *regs, long id)
 	return 0;
 }
 
-/* Only with plugins: a program with tail calls has another prologue and epilogue. */
+/* Loaded only with plugins, because tail calls change a program's prologue and epilogue. */
 SEC("?tp_btf/sys_enter")
 int BPF_PROG(gate_sys_enter_plugins, struct pt_regs *regs, long id)
 {
@@ -167,7 +167,9 @@ int BPF_PROG(gate_tcp_state, struct sock *sk, int before, int now)
 	return 0;
 }
 
-/* Only with services: packets that are sent over loopback devices, among others. */
+/*
+ * Only with services. Among others, every packet that is sent over a loopback device passes here.
+ */
 SEC("?tp_btf/netif_rx")
 int BPF_PROG(gate_netif_rx, struct sk_buff *packet)
 {
@@ -216,7 +218,8 @@ int BPF_PROG(gate_signal_generate, int signal, struct kernel_siginfo *info,
 
 /*
  * Attaches tasks that already run. User space fills `attach_requests` and reads the iterator. Then
- * it runs on each CPU once, because the gate sees a running thread only after a switch to it.
+ * user space runs on each CPU once, because the gate sees a running thread only after a switch to
+ * it.
  */
 SEC("iter/task")
 int gate_attach_tasks(struct bpf_iter__task *ctx)

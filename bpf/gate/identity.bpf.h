@@ -27,22 +27,22 @@ struct {
 #define IDENTITY_ARGUMENTS 64
 #define IDENTITY_LEVELS 32
 /*
- * The longest option that is examined, with its '-': `-lane` ends in a letter that means something,
- * `-Dname` does not.
+ * Up to this length, with the '-', the last letter of an option is taken for an option of its own.
+ * In `-lane` it is one. A longer option such as `-Dname` ends with a value.
  */
 #define IDENTITY_OPTION_LEN 5
-/* Container engines name a control group by 64 digits, and words around them. */
+/* The name of a container's control group has 64 digits, with words around them. */
 #define CONTAINER_DIGITS 64
 /* ".service" as a word. */
 #define DOT_SERVICE 0x656369767265732eULL
-/* ".scope" in the last six bytes of one. */
+/* ".scope" in the last six bytes of a word. */
 #define DOT_SCOPE 0x65706f63732eULL
 /* A kind besides those of enum identity_kind: a service or a scope of systemd. */
 #define IDENTITY_ANY_UNIT 256
 /* As an argument in place of an identity: the identity of the current process. */
 #define IDENTITY_CURRENT IDENTITY_ANY
 
-/* The file of a task's program, as far as it distinguishes files and their versions. */
+/* What distinguishes the file of a task's program from other files and from its other versions. */
 struct executable {
 	u64 inode;
 	s64 ctime_ns;
@@ -116,7 +116,8 @@ struct argument_search {
 	u64 code;
 	u64 value;
 	/*
-	 * The next text belongs to the previous word: the rest of a long one, or an option's value.
+	 * The next text belongs to the previous word: it is the rest of a long word, or an option's
+	 * value.
 	 */
 	u32 is_rest;
 	u32 is_value;
@@ -229,8 +230,8 @@ static __always_inline bool find_ancestor(struct cgroup *cgroup, u32 kind)
 }
 
 /*
- * The task's control group of v1 that has its unit or container: the group in the hierarchy of the
- * pids controller, which is always in use. NULL: there is none.
+ * The task's control group of v1 whose path names its unit or container. This is the group in the
+ * hierarchy of the pids controller, because that controller is always in use. NULL: there is none.
  */
 static __always_inline struct cgroup *pids_cgroup(struct task_struct *task)
 {

@@ -11,11 +11,13 @@
 #include "lib/path.bpf.h"
 
 #define NAME_LEN 256
-/* How many names of a path have their hashes in the scratch, from the root on. */
+/*
+ * The number of a path's entries in the scratch. Entry n has the hash of the path's first n names.
+ */
 #define NAMES 64
 /*
- * Names and mount points between a file and the root. A path that is given in one piece has 2,048
- * names at most (include/uapi/linux/limits.h, PATH_MAX).
+ * The maximum number of names and mount points between a file and the root. A path that a call
+ * passes in one piece has at most 2,048 names (include/uapi/linux/limits.h, PATH_MAX).
  */
 #define PATH_WALK 2048
 
@@ -36,7 +38,7 @@ struct name_scratch {
 	 * collected first.
 	 */
 	const void *name[NAMES];
-	/* For each path, the hash of its first name, of its first two names, and so on. */
+	/* NAMES entries for each path. */
 	u64 prefix[PATHS * NAMES];
 };
 PERCPU_MAP(name_scratch, 1, struct name_scratch);
@@ -197,8 +199,8 @@ static long collect_cgroup_name(u32 i, struct cgroup **at)
 }
 
 /*
- * Leaves the hashes of the path of the task's control group in the scratch: that of v2, or that of
- * v1 if the task is in the root of v2.
+ * Leaves the hashes of the path of the task's control group in the scratch. This is its control
+ * group of v2 or, if the task is in the root of v2, its control group of v1.
  */
 static __noinline void hash_cgroup(struct task_struct *task)
 {
@@ -215,7 +217,7 @@ static __noinline void hash_cgroup(struct task_struct *task)
 		if (at)
 			bpf_loop(NAMES, collect_cgroup_name, &at, 0);
 	}
-	/* The root was not reached: the beginning of the path is not known. */
+	/* The root was not reached, so the beginning of the path is not known. */
 	if (at)
 		scratch->names = 0;
 	hash_names(scratch, PATH_OF_THREAD, scratch->names);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The rows of reports: everything, or one process, thread or command each. */
+/* The rows of reports. A row is for everything, or for one process, thread or command. */
 #ifndef TOLLGATE_GATE_ROWS_BPF_H
 #define TOLLGATE_GATE_ROWS_BPF_H
 
@@ -90,7 +90,7 @@ static __always_inline u32 parent_row(u32 index)
 	return row ? row->parent : 0;
 }
 
-/* Whether a row is still that of the key: rows of ended processes are freed and reused. */
+/* Whether a row still belongs to the key: rows of ended processes are freed and reused. */
 static __always_inline bool row_is_live(u32 index, struct row_key *key, struct session *session,
 					struct task_struct *task)
 {
@@ -141,7 +141,10 @@ static __always_inline void leave_row(struct thread_state *thread)
 		row_drop_thread(thread->row, session, thread->tgid);
 }
 
-/* The row of a session's first thread. `parent`: the row in which the thread also counts, or 0. */
+/*
+ * The row of a thread that no thread of the session has forked. `parent`: the row in which the
+ * thread also counts, or 0.
+ */
 static __always_inline u32 first_row(u32 session_index, struct session *session,
 				     struct task_struct *task, u32 parent)
 {

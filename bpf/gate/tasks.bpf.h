@@ -52,8 +52,9 @@ static __always_inline void task_freed(struct thread_state *thread, struct task_
 }
 
 /*
- * What a thread keeps of the mask that it or its parent has: the lens of the previous session
- * continues. Sampling does so only if the new session has no lens of its own.
+ * The part of its own or its parent's mask that a thread keeps in a new session: the lens of the
+ * previous session continues. Its sampling continues only if the new session has no lens of its
+ * own.
  */
 static __always_inline u32 inherited_mask(struct session *session, struct thread_state *before)
 {
@@ -83,7 +84,7 @@ static __always_inline void apply_session(struct thread_state *thread, u32 sessi
 	thread->mask = at.mask;
 }
 
-/* Makes a thread that already runs a member of a service, if it is not one yet. */
+/* Makes an attached thread a member of a service, if it is not one yet. */
 static __always_inline void attach_service(struct thread_state *thread, struct task_struct *task,
 					   bool is_member)
 {
@@ -213,8 +214,8 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 
 /*
  * A thread that executes a program takes over the number of the process's first thread (fs/exec.c,
- * de_thread). So the slot of the first thread is not found any more when the kernel frees that
- * thread, and is freed here. What the first thread used after its exit (some microseconds) is lost.
+ * de_thread). So the slot of the first thread could not be found when the kernel frees that thread.
+ * It is freed here. What the first thread used after its exit (some microseconds) is lost.
  */
 static __always_inline void ungate_old_leader(struct thread_state *thread, u32 slot, u32 pid)
 {
@@ -247,7 +248,9 @@ static __always_inline void task_executed(struct task_struct *task, u32 old_pid)
 		thread->pid = task->pid;
 		if (!insert_slot(task, slot))
 			count_loss(thread->session, LOSS_THREADS_FULL);
-		/* A switch since the change of numbers has not found the slot. */
+		/*
+		 * A switch between the change of the number and this event has not found the slot.
+		 */
 		set_current(this_cpu(), task, slot);
 	}
 	session = session_at(thread->session);

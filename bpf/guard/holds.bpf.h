@@ -8,7 +8,7 @@
 #include "guard/state.bpf.h"
 #include "wire/guard.h"
 
-/* By processor: the latest verdict that the guard gave there, for plugins. */
+/* The latest verdict that the guard gave on each processor, for plugins. */
 struct plugin_verdict verdicts[CPUS] SEC(".bss.verdicts");
 
 static __always_inline void guard_report_event(struct thread_state *thread, u32 call,

@@ -82,7 +82,10 @@ static __always_inline bool guard_test_call(struct thread_state *thread, u32 cal
 	return true;
 }
 
-/* A thread begins a program, or is attached while it runs one. The guard has seen no calls yet. */
+/*
+ * A thread begins a program, or is attached while it runs one. The guard has seen none of its calls
+ * yet.
+ */
 static __always_inline void guard_begin_program(struct thread_state *thread, u64 scope)
 {
 	struct guard_cold *cold = guard_cold_of(thread);
@@ -121,7 +124,7 @@ static __always_inline void guard_join(struct joining *at)
 	}
 	if ((at->mask & GUARD) && !stays) {
 		thread->guard.session = at->session_index;
-		/* Before its first execve it is still a copy of Tollgate. */
+		/* Before its first execve, the thread runs Tollgate's own program. */
 		if (!thread->until_exec)
 			guard_begin_program(thread, at->identity);
 	} else if (was_guarded) {

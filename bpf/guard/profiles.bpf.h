@@ -65,7 +65,10 @@ static __always_inline struct guard_overflow *overflow_at(u32 slot)
 	return map ? bpf_map_lookup_elem(map, &first) : NULL;
 }
 
-/* What distinguishes the session's programs besides their content; 0: nothing. */
+/*
+ * What distinguishes the current process's program in this session from others with the same
+ * content; 0: nothing.
+ */
 static __always_inline u64 scope_of(u32 session_index)
 {
 	struct session *session = session_at(session_index);
@@ -75,9 +78,9 @@ static __always_inline u64 scope_of(u32 session_index)
 }
 
 /*
- * The slot of the profile of a task's program, which gets an empty profile if it has none yet. This
- * is a global function, so that the verifier checks it once and not at each of its calls. Therefore
- * the task's address is a number here.
+ * The slot of the profile of a task's program. If the program has none yet, it gets an empty
+ * profile. This is a global function, so that the verifier checks it once and not at each of its
+ * calls. Therefore the task's address is a number here.
  */
 __noinline u32 profile_slot_of(u64 address, u32 session, u64 scope)
 {

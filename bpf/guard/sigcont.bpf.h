@@ -6,8 +6,8 @@
 #include "guard/state.bpf.h"
 
 /*
- * This exists since 6.13. Before, a held thread makes one more call, and stops there
- * (guard_rehold).
+ * This function exists since Linux 6.13. Without it, a held thread makes one more call after a
+ * SIGCONT, and stops in that call (guard_rehold).
  */
 extern int bpf_send_signal_task(struct task_struct *task, int signal, enum pid_type type, u64 value)
 	__weak __ksym;
@@ -52,8 +52,8 @@ static __always_inline bool outlives_leader(struct task_struct *leader)
 
 /*
  * Slot of a held thread of the task's process; 0: none is held. There are many slots, so they are
- * searched only if a thread of the process was held at some time, which is recorded in the slot of
- * its first thread, or if the first thread has ended.
+ * not searched for every process. The slot of a process's first thread records whether any of its
+ * threads was held. The slots are searched if one was, or if the first thread has ended.
  */
 static __always_inline u32 held_thread_slot(struct task_struct *task)
 {
@@ -74,9 +74,9 @@ static __always_inline u32 held_thread_slot(struct task_struct *task)
 
 /*
  * Sends another SIGSTOP to a held thread whose process gets a SIGCONT. The kernel holds the lock
- * that a second signal needs, so bpf_send_signal_task() sends it in an interrupt right after the
- * first. The signal is for the held thread itself, and is lost if that thread ends before the
- * interrupt.
+ * that a second signal needs, so bpf_send_signal_task() sends the SIGSTOP in an interrupt right
+ * after the SIGCONT. The SIGSTOP is for the held thread itself, and is lost if that thread ends
+ * before the interrupt.
  */
 static __always_inline void guard_sig_generate(int signal, struct kernel_siginfo *info,
 					       struct task_struct *task, int result)
@@ -104,7 +104,7 @@ static __always_inline void guard_sig_generate(int signal, struct kernel_siginfo
 	if (visible_pid(bpf_get_current_task_btf()->group_leader, session->pid_level) ==
 	    session->owner_pid)
 		return;
-	/* Tollgate reads this number after each release: a release may be in progress now. */
+	/* A release may be in progress now, so Tollgate reads this number after each release. */
 	__sync_fetch_and_add(&session->sigconts, 1);
 	thread = is_held(held) ? bpf_task_from_pid(held->pid) : NULL;
 	if (thread) {

@@ -52,8 +52,9 @@ static __always_inline void handler_enter(struct thread_state *thread, bool will
 }
 
 /*
- * A thread stops in a call, or a signal without a handler wakes it. If the call has one of these
- * results, the kernel restarts it; after EINTR, the program usually makes it again itself.
+ * A thread stops in a call, or a signal without a handler wakes it. If the result of the call is a
+ * restart code (ERESTARTSYS and the like), the kernel restarts the call. After EINTR, the program
+ * usually makes the call again itself.
  */
 static __always_inline void guard_mark_restart(struct thread_state *thread,
 					       struct task_struct *task)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Only for crates/kernel/tests/differential.rs: has the guard test calls that no thread makes, one
- * after the other, and records each result for comparison with the reference in crates/guard.
+ * Only for crates/kernel/tests/differential.rs: runs the guard on invented calls, one after the
+ * other, and records each result for comparison with the reference in crates/guard.
  */
 #include "guard/model.bpf.h"
 #include "wire/steps.h"

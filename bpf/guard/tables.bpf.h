@@ -99,7 +99,10 @@ static __always_inline u32 *claim_pair(struct guard_profile *profile, u32 key)
 		}                                                                                  \
 	})
 
-/* The distances at which a pair was learned and is normal: its entry without the key. */
+/*
+ * The distances at which a pair was learned, and those at which it is normal: the pair's entry
+ * without the key.
+ */
 __noinline u32 guard_find_pair(struct guard_profile *profile, u32 key)
 {
 	u32 *at = profile ? find_pair(profile, key) : NULL;
@@ -128,8 +131,8 @@ enum window_search {
 };
 
 /*
- * A window's entry in one table. Clears `goes_on` if the search ends at an entry that was never
- * used: then the window is in none of the next tables either.
+ * A window's entry in one table. If the search ends at an entry that was never used, the window is
+ * not in the next tables either, so `goes_on` is cleared.
  */
 static __always_inline u64 *probe_window(u64 *table, u32 log2, u32 shift, u64 key,
 					 enum window_search what, bool *goes_on)

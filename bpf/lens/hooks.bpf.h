@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * The lens at the hooks of the gate: where a call's time went. Wall time is measured by one clock
- * reading at each end, and the time off the CPU by sched_switch. The part of it that was a wait for
- * a CPU is read from the scheduler's own counter (sched_info.run_delay, the second number of
- * /proc/PID/schedstat), so that no program is needed at wake-ups.
+ * reading at the beginning and one at the end of the call, and the time off the CPU by
+ * sched_switch. The part of the time off the CPU that was a wait for a CPU is read from the
+ * scheduler's own counter (sched_info.run_delay, the second number of /proc/PID/schedstat), so that
+ * no program is needed at wake-ups.
  */
 #ifndef TOLLGATE_LENS_HOOKS_BPF_H
 #define TOLLGATE_LENS_HOOKS_BPF_H
@@ -16,15 +17,17 @@
 #include "lens/state.bpf.h"
 
 /*
- * LENS_SAMPLE: a call is cheap once this many in a row stayed on the CPU and below the limit. At
- * the limit, two clock readings (65 ns at most on the machines tried) are 3 % of the call. A hot
- * loop soon makes 64 cheap calls in a row; a call that sleeps now and then seldom does.
+ * LENS_SAMPLE: a call is cheap once CHEAP_STREAK in a row stayed on the CPU and took less than
+ * CHEAP_NS. Two clock readings together take 65 ns at most on the machines tried, which is 3 % of
+ * CHEAP_NS. A hot loop soon makes 64 cheap calls in a row; a call that sleeps now and then seldom
+ * does.
  */
 #define CHEAP_STREAK 64
 #define CHEAP_NS 2000
 /*
- * One in sixteen cheap calls is timed on average: 0..30 go untimed. Where timing one in 8 cost 1.5
- * floors, one in 16 cost less than 1.4. OVERHEAD.md has other machines.
+ * One in sixteen cheap calls is timed on average: between two timed calls, 0 to 30 go untimed. On a
+ * machine where timing one in 8 cost 1.5 floors, timing one in 16 cost less than 1.4. OVERHEAD.md
+ * has other machines.
  */
 #define SAMPLE_SPAN 31
 
@@ -54,11 +57,14 @@ static __always_inline void lens_sys_enter(struct crossing *at)
 			thread->lens.untimed_left = bpf_get_prandom_u32() % SAMPLE_SPAN;
 		}
 	}
-	/* Last, so that the gate's own time is not the call's. */
+	/* The clock is read last, so that the gate's own time does not count as the call's. */
 	thread->lens.entered_ns = bpf_ktime_get_ns();
 }
 
-/* LENS_SAMPLE: decides whether further calls like this timed one are timed. Returns its weight. */
+/*
+ * LENS_SAMPLE: after a timed call, decides whether the next calls of its cell are timed. Returns
+ * the weight of this call.
+ */
 static __always_inline u32 lens_update_sampling(struct thread_state *thread, struct cell *cell,
 						u32 *entry, u64 wall)
 {
@@ -85,8 +91,8 @@ static __always_inline u32 lens_update_sampling(struct thread_state *thread, str
 
 /*
  * Compares the gate's time of the thread's latest switch in with the scheduler's. If that switch
- * was not reported, the scheduler's time is used instead. Between two calls of this function, both
- * clocks advance by the same time.
+ * was not reported, the scheduler's time is used instead. The offset between the clocks at the last
+ * reported switch still holds, because both clocks have advanced by the same time since.
  */
 static __always_inline void lens_reconcile_switch(struct thread_state *thread,
 						  struct task_struct *task, struct cpu_state *cpu,

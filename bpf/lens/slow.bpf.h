@@ -9,8 +9,8 @@
 #include "wire/lens.h"
 
 /*
- * A sleep of at least this fraction of the limit may be why a call is slow, so its stack is saved.
- * Seven shorter sleeps do not reach the limit.
+ * A sleep of at least 1/LONG_SLEEP_SHARE of the limit may be why a call is slow, so its stack is
+ * saved. Seven shorter sleeps do not reach the limit.
  */
 #define LONG_SLEEP_SHARE 8
 

@@ -78,9 +78,9 @@ static __always_inline s64 inode_ctime_ns(struct inode *inode)
 }
 
 /*
- * A zero that the verifier does not know. Before v6.7 (ab5cfac139ab, "bpf: verify callbacks as if
- * they are called unknown number of times") it assumes that what is zero when bpf_loop() begins is
- * zero in each iteration.
+ * A zero whose value the verifier does not know. Before v6.7 (ab5cfac139ab, "bpf: verify callbacks
+ * as if they are called unknown number of times") it assumes that what is zero when bpf_loop()
+ * begins is zero in each iteration.
  */
 static __always_inline u32 unknown_zero(void)
 {

@@ -20,7 +20,10 @@ static __always_inline u64 hash_mix(u64 hash, u64 word)
 	return HASH_MIX(hash, word);
 }
 
-/* The hash of three words, from 0. The tests of user space's hash have the same vector. */
+/*
+ * A test vector: the hash of three words, beginning from 0. User space's tests have the same
+ * vector.
+ */
 #define HASH_VECTOR 0xee092c1c927aa8e0ULL
 _Static_assert(HASH_MIX(HASH_MIX(HASH_MIX(0ULL, 1ULL), 2ULL), 0xdeadbeefcafef00dULL) == HASH_VECTOR,
 	       "the hash is not user space's");

@@ -59,7 +59,7 @@ enum bpf_map_type {
 #define BPF_F_USER_STACK (1ULL << 8)
 #define BPF_SK_STORAGE_GET_F_CREATE (1ULL << 0)
 
-/* The same on all kernels. */
+/* Their layout is the same on all kernels. */
 struct bpf_sock_addr {
 	u32 user_family;
 	u32 user_ip4;
@@ -79,7 +79,9 @@ struct __sk_buff {
 	struct bpf_sock *sk;
 };
 
-/* include/linux/sched.h: kernel threads make no calls; exiting ones make no more. */
+/*
+ * include/linux/sched.h: kernel threads make no calls, and exiting threads make no further calls.
+ */
 #define PF_KTHREAD 0x00200000
 #define PF_EXITING 0x00000004
 

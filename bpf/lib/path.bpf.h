@@ -6,7 +6,7 @@
 #include "lib/compat.bpf.h"
 #include "wire/path.h"
 
-/* Steps up the tree: names, and mount points that are crossed. */
+/* The maximum number of steps up the tree, from name to name and across mount points. */
 #define PATH_STEPS (PATH_PARTS + 8)
 
 static __always_inline struct file *file_of_fd(struct task_struct *task, u32 fd)

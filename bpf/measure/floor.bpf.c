@@ -15,7 +15,10 @@ char LICENSE[] SEC("license") = "GPL";
 
 TRACE_PROGRAMS(EMPTY)
 
-/* The same with one clock reading, which every tool that times calls needs at both ends. */
+/*
+ * The same with one clock reading. Every tool that times calls needs one at the beginning and one
+ * at the end of a call.
+ */
 #define CLOCK(PROGRAM)                                                                             \
 	SEC("tp_btf/" #PROGRAM) int clock_##PROGRAM(void *ctx)                                     \
 	{                                                                                          \

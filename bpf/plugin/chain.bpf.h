@@ -27,7 +27,7 @@
 		bpf_tail_call_static(ctx, plugins, number);                                        \
 		break;
 
-/* Applies X to each number after `last`. */
+/* Apply X to the next 4 or 16 numbers after `last`, or to the numbers 1 to 32. */
 #define REPEAT_4(X, last) X((last) + 1) X((last) + 2) X((last) + 3) X((last) + 4)
 #define REPEAT_16(X, last)                                                                         \
 	REPEAT_4(X, last) REPEAT_4(X, (last) + 4) REPEAT_4(X, (last) + 8) REPEAT_4(X, (last) + 12)

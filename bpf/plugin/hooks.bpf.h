@@ -57,7 +57,10 @@ static __always_inline bool inherits_plugins(struct session *session, struct thr
 	return current && current->has_own_plugins && current->number > session->number;
 }
 
-/* The chain of each session continues with that of the whole machine. */
+/*
+ * Sets the session whose plugins the thread has. A session's chain continues with that of the whole
+ * machine.
+ */
 static __always_inline void plugin_join(struct joining *at)
 {
 	at->thread->plugin_session = inherits_plugins(at->session, at->before) ?

@@ -11,7 +11,7 @@
 
 /*
  * `how` has the reason (enum service_why) in bits 0 to 7, then the binding, then whether the thread
- * runs. A BPF function takes five arguments at most.
+ * runs. They are in one argument, because a BPF function takes five arguments at most.
  */
 #define BIND_KIND_SHIFT 8
 #define BIND_IS_RUNNING (1 << 16)
@@ -19,8 +19,8 @@
 /*
  * Gives a thread another binding, or the same one with another rule or control group. This is a
  * global function, so that the verifier checks it once and not at each of its dozens of calls. It
- * charges what the current task has used: the thread is that task, or has used nothing yet
- * (is_new).
+ * charges the usage of the current task. So the thread must be the current task, or must not have
+ * used anything yet (service_member.is_new).
  */
 __noinline int service_bind(u32 slot, u32 service, u32 how, u32 rule)
 {
@@ -75,7 +75,10 @@ static __always_inline void service_rebind(struct thread_state *thread, u32 serv
 {
 	struct service_member *member = member_of(thread);
 
-	/* A reply that belongs to the same work does not begin new work. */
+	/*
+	 * If the thread receives a reply and keeps its binding, it continues the same work. Any
+	 * other event begins new work, to which the thread has not replied yet.
+	 */
 	if (why != WHY_RESUMED || member->service != service || member->binding != binding)
 		member->has_replied = 0;
 	if (likely(member->service == service && member->binding == binding &&

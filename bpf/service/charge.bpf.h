@@ -40,8 +40,9 @@ static __always_inline void read_counters(struct task_counters *now, struct task
 
 /*
  * The task's counters now. The scheduler updates its CPU time at ticks and switches only. If the
- * binding changes in between, the clock gives the time since the latest switch. This decides which
- * of the two services is charged for it; the sum is still the scheduler's.
+ * binding changes in between, the clock gives the time since the latest switch. This only decides
+ * which of the two services is charged for that time. The sum of the charges is still the
+ * scheduler's time.
  */
 static __always_inline void counters_now(struct service_member *member, struct task_struct *task,
 					 u64 now, bool is_running, struct task_counters *counters)

@@ -24,7 +24,7 @@ struct datagram_sender {
 	u16 is_reply;
 };
 
-/* The least recently used ones are dropped. 3 MiB. */
+/* The maximum number of recorded senders (3 MiB). The least recently used ones are dropped. */
 #define DATAGRAM_SENDERS 32768
 
 struct {
@@ -189,7 +189,8 @@ static __always_inline bool is_loopback(const u64 address[2])
 
 /*
  * The thread has received a datagram. If the socket is not connected, the sender is known only if
- * the thread's call returns the sender's address, which a thread needs for a reply.
+ * the thread's call returns the sender's address. A thread that is to reply needs that address
+ * anyway.
  */
 static __noinline void service_received_datagram(struct thread_state *thread,
 						 struct task_struct *task, struct sock *sk)

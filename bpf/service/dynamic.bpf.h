@@ -64,7 +64,8 @@ static __always_inline u32 alloc_service(u32 parent)
 }
 
 /*
- * Names a dynamic service after its unit, if that was found just now, or after its program. There
+ * Names a service that is started for a unit or a program. A unit's name is already in the scratch,
+ * if the unit was found just now. If it was not, the service of a unit gets no name, because there
  * is not enough stack left to look up the unit.
  */
 static __always_inline void name_dynamic_service(struct dynamic_scratch *scratch,

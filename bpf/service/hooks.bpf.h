@@ -64,7 +64,7 @@ static __always_inline void service_attach(struct thread_state *thread, struct t
 __noinline int service_fork_slot(u32 slot, u32 parent)
 {
 	struct thread_state *thread = thread_at(slot);
-	/* The parent: for now, the new thread runs the same program as the same user. */
+	/* The parent is read, because the new thread still has the same program and user. */
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct service_member *member = member_of(thread), *before;
 
@@ -141,9 +141,9 @@ static __always_inline void service_sys_enter(struct crossing *at)
 }
 
 /*
- * The thread is switched out. It may make its next call much later, so this takes its message, too.
- * A switch to a bystander does not make a service contended: kernel threads and the daemon's own
- * threads are bystanders.
+ * The thread is switched out. It may make its next call much later, so a message to it is handled
+ * here, too. A switch to a bystander does not make a service contended: kernel threads and the
+ * daemon's own threads are bystanders.
  */
 static __always_inline void service_switch_out(struct switching *at)
 {
@@ -185,7 +185,7 @@ static __noinline void service_task_exit(struct thread_state *thread, struct tas
 /* The kernel frees the task: nothing is counted for it any more. */
 static __always_inline void service_task_free(struct thread_state *thread, struct task_struct *task)
 {
-	/* The time until its parent has waited for it is not charged. */
+	/* The time until the parent has waited for the ended task is not charged. */
 	member_of(thread)->charged_ns = bpf_ktime_get_ns();
 	service_charge(thread, task, member_of(thread)->charged_ns, false);
 }

@@ -19,7 +19,7 @@ static __always_inline void service_write_member(struct seq_file *seq, struct th
 	u32 level = BPF_CORE_READ(bpf_get_current_task_btf(), thread_pid, level);
 
 	__builtin_memset(&record, 0, sizeof(record));
-	/* As the reader sees them. */
+	/* The numbers in the reader's PID namespace. */
 	record.pid = visible_pid(task, level);
 	record.tgid = visible_pid(task->group_leader, level);
 	record.slot = thread->slot;
@@ -71,7 +71,7 @@ static __always_inline void write_unix_socket(struct service_socket_record *reco
 
 	record->is_unix = 1;
 	record->peer_inode = peer ? inode_of(peer) : 0;
-	/* A client's socket usually has no name: the connection has that of the other end. */
+	/* A client's socket usually has no name, so the other end's name is taken. */
 	if (!name && peer)
 		name = BPF_CORE_READ((struct unix_sock *)peer, addr);
 	if (!name)
@@ -91,7 +91,7 @@ static __always_inline void service_write_socket(struct seq_file *seq, struct so
 	struct service_direction *direction = &socket->direction;
 	struct service_socket_record record;
 	struct thread_state *sender = thread_at(direction->sender);
-	/* As the reader sees it. */
+	/* The sender's number is reported as the reader's PID namespace has it. */
 	u32 level = BPF_CORE_READ(bpf_get_current_task_btf(), thread_pid, level);
 
 	__builtin_memset(&record, 0, sizeof(record));

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Limits of services that control groups do not have: sockets, connections, and bytes sent in a
- * second. The programs are on hooks of control groups at the root of the hierarchy, which every
- * process passes, and use the gate's maps.
+ * second. The programs are attached to the root of the hierarchy of control groups, so every
+ * process passes them. They use the gate's maps.
  */
 #include "service/binding.bpf.h"
 #include "service/sockets.bpf.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* A service and its ancestors, without the root. */
+/* The maximum depth of a service: the service itself and its ancestors, without the root. */
 #define SERVICE_DEPTH 8
 
-/* The services that count a socket; 0: no further ones. */
+/* The services for which a socket or its connection is counted; 0: no further ones. */
 struct socket_counted_by {
 	u16 socket[SERVICE_DEPTH];
 	u16 connection[SERVICE_DEPTH];
@@ -153,7 +153,7 @@ static __always_inline int limit_connect(struct bpf_sock_addr *address)
 	if (!sk || address->protocol != IPPROTO_TCP)
 		return 1;
 	own = bpf_sk_storage_get(&socket_counts, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
-	/* It is counted already: the socket tries another address. */
+	/* The connection is counted already, and the socket tries another address. */
 	if (!own || own->connection[0])
 		return 1;
 	return refuse(count_or_refuse(own, LIMIT_CONNECTIONS));
@@ -180,14 +180,14 @@ int limit_connect6(struct bpf_sock_addr *address)
 
 /*
  * How far a service may be ahead of its rate. Up to this, packets pass. Up to about twice this,
- * they pass with a notification of congestion. Above that, they are dropped. The distance is a
- * tenth of a second of sending, or a packet of the maximum length if that takes longer, because the
- * kernel passes packets on in one piece (64 KiB).
+ * they pass with a notification of congestion. Above that, they are dropped. The bound is a tenth
+ * of a second, or the time to send a packet of the maximum length (64 KiB) if that is longer,
+ * because the kernel passes such a packet on in one piece.
  */
 #define MAX_AHEAD_NS 100000000ULL
 #define MAX_PACKET 65536
 
-/* Generic cell rate algorithm (ITU-T I.371): one word has its whole state. */
+/* Generic cell rate algorithm (ITU-T I.371). Its whole state is one word. */
 static __always_inline int send_one(struct service_limit *limit, u32 bytes, u64 now)
 {
 	u64 takes_ns = bytes * 1000000000ULL / limit->rate_max;

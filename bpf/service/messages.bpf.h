@@ -25,7 +25,10 @@ static __always_inline void service_sock_recv(struct sock *sk, int length, int f
 		else
 			service_received_datagram(thread, task, sk);
 	}
-	/* Counted for the service that it works for now, because the message begins that work. */
+	/*
+	 * The bytes count for the service that the thread works for now, because the message begins
+	 * that work.
+	 */
 	if (!(flags & MSG_PEEK))
 		member_of(thread)->received_bytes += length;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * When a thread is migrated to another control group. A migration costs microseconds, and
+ * Decides when a thread is migrated to another control group. A migration costs microseconds, and
  * milliseconds at times (docs/decisions/0005-service.md). So the first migration of a thread to its
  * service's control group comes only when the thread runs on while others wait. Its next migrations
  * come at the beginning of its work. There are two exceptions: the limits of some services apply
@@ -25,12 +25,12 @@ struct {
 /*
  * A thread that has worked for one service for less than this is not migrated. It may be an event
  * loop that serves many services: its later work for the others would be delayed in this service's
- * control group. This is the time of some dozens of migrations.
+ * control group. The value is the time of some dozens of migrations.
  */
 #define MIGRATE_MIN_RUN_NS 1000000
 /*
- * Once a thread has worked for that long, it is migrated at the beginning of its next work. This
- * ends after this many bindings in a row in which it works for a shorter time.
+ * Once a thread has worked for MIGRATE_MIN_RUN_NS, it is migrated at the beginning of its next
+ * work. This ends after MIGRATE_CREDIT bindings in a row in which it works for a shorter time.
  */
 #define MIGRATE_CREDIT 8
 /*

@@ -60,7 +60,7 @@ __noinline int service_poll(u32 slot, u32 is_running)
 	return 0;
 }
 
-/* Matches newly active rules for a thread that already runs, possibly from another processor. */
+/* Matches newly active rules for a thread that may be running on another processor meanwhile. */
 static __noinline void service_reclassify(struct thread_state *thread, struct task_struct *task)
 {
 	struct service_member *member = member_of(thread);

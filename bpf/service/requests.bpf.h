@@ -103,8 +103,8 @@ __noinline int service_classify_message(u32 slot, struct service_socket *socket,
 
 /*
  * A thread replies to a client after it has received for another service: it serves several at
- * once. What it did in between may have been for either service, and nothing says for which, so
- * this is counted. Until it receives again, it works for SERVICE_SHARED.
+ * once. What it did in between may have been for either service, and nothing says for which, so the
+ * reply is counted (`shared_replies`). Until it receives again, it works for SERVICE_SHARED.
  */
 static __noinline void service_reply(struct thread_state *thread, struct task_struct *task,
 				     struct service_socket *socket)
@@ -124,7 +124,10 @@ static __noinline void service_reply(struct thread_state *thread, struct task_st
 	service_rebind(thread, SERVICE_SHARED, WHY_SHARED_REPLY, BINDING_REQUEST, 0, true);
 }
 
-/* A reply over a connection that its side opened: work continues for the requesting service. */
+/*
+ * The thread has received a reply over a connection that its own side opened. It works again for
+ * the service for which it sent the request.
+ */
 static __always_inline void service_restore(struct thread_state *thread, struct task_struct *task,
 					    struct service_direction *request)
 {
@@ -151,8 +154,8 @@ static __always_inline void service_await_sender(struct thread_state *thread,
 }
 
 /*
- * The thread in this slot uses the direction for its service from now on. A thread that has already
- * received gets a message.
+ * The thread in this slot uses the direction for its service from now on. A thread that received
+ * before the sender was known gets a message.
  */
 static __always_inline void record_sender(struct service_direction *direction, u32 slot,
 					  u32 service, bool is_opening)

@@ -24,7 +24,8 @@ struct rule_query {
 	u16 peer;
 	u32 binding;
 	/*
-	 * Numbers of hashed names in the scratch: of the control group's path, of the file's path.
+	 * How many hashed names the scratch has of the control group's path, and of the file's
+	 * path.
 	 */
 	u32 names;
 	u32 file_names;

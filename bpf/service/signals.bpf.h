@@ -9,7 +9,7 @@
 
 #include "service/state.bpf.h"
 
-/* include/uapi/asm/signal.h: signals to which programs give a meaning themselves. */
+/* include/uapi/asm/signal.h: signals whose meaning each program chooses. */
 #define SIGUSR1 10
 #define SIGUSR2 12
 /* include/uapi/asm-generic/siginfo.h: sent by the process that runs here, in its call. */
@@ -68,7 +68,7 @@ static __always_inline void service_sig_generate(int signal, struct kernel_sigin
 	if (before != fork_request && (before & FORK_REQUEST_VALID) &&
 	    before >> FORK_REQUEST_SLEEPS_SHIFT == fork_request >> FORK_REQUEST_SLEEPS_SHIFT)
 		fork_request = (fork_request & ~0xffffULL) | SERVICE_SHARED;
-	/* Another process sends a request at the same time. */
+	/* Another process has sent a request at the same time. */
 	if (__sync_val_compare_and_swap(&members[slot & (THREADS - 1)].fork_request, before,
 					fork_request) != before)
 		members[slot & (THREADS - 1)].fork_request = (fork_request & ~0xffffULL) |

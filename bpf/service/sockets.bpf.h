@@ -27,8 +27,8 @@
 #define IPPROTO_TCP 6
 
 /*
- * Documentation/networking/ip-sysctl.rst, ip_local_port_range: from here on the kernel assigns
- * ports itself.
+ * Documentation/networking/ip-sysctl.rst, ip_local_port_range: the kernel itself assigns ports from
+ * this number on.
  */
 #define EPHEMERAL_PORTS 32768
 
@@ -163,7 +163,7 @@ static __always_inline void reverse_flow(struct service_flow_key *back,
 	back->net = flow->net;
 }
 
-/* Whether its packets stay on this machine. */
+/* Whether the socket's packets stay on this machine. */
 static __always_inline bool is_local(struct sock *sk)
 {
 	struct dst_entry *route = sk->sk_dst_cache;

@@ -125,8 +125,8 @@ static __noinline void record_tcp_direction(struct sock *sk, u32 slot, u32 servi
 	direction = bpf_map_lookup_elem(&service_tcp_directions, &flow);
 	if (!direction) {
 		/*
-		 * The end that closes first removes the other end's direction. After that, nothing
-		 * is recorded for it.
+		 * The end that closes first removes the other end's direction. A removed direction
+		 * is not recorded again.
 		 */
 		if (!is_open || !is_local(sk))
 			return;

@@ -134,7 +134,9 @@ struct gate_header {
 	__u32 services_session;
 	/* The number of the active ruleset. Its lowest bit selects one of the two in memory. */
 	__u32 ruleset;
-	/* What a joining process opens: crates/kernel/src/gate/. */
+	/*
+	 * The links and maps that a process opens when it joins the gate: crates/kernel/src/gate/.
+	 */
 	__u32 link_ids[GATE_LINKS];
 	__u32 map_ids[GATE_MAPS];
 };

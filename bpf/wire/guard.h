@@ -17,14 +17,17 @@
 #define GUARD_LOOKAHEAD_MAX 9
 #define GUARD_SEQUENCE_MAX 8
 #define GUARD_WINDOW_MASK ((1ULL << (GUARD_SYMBOL_BITS * GUARD_LOOKAHEAD_MAX)) - 1)
-/* Flags in the bit that a window leaves free, in `interrupted` and in `known_cache`. */
+/*
+ * A window leaves the highest bit free. The bit is a flag of an entry of `interrupted`
+ * (GUARD_RESTARTS) or of `known_cache` (GUARD_CACHED).
+ */
 #define GUARD_RESTARTS (1ULL << 63)
 #define GUARD_CACHED (1ULL << 63)
-/* Nested signal handlers whose interrupted windows are stored. */
+/* The maximum number of nested signal handlers whose interrupted windows are stored. */
 #define GUARD_HANDLERS 4
 #define GUARD_FRAME 128
 
-/* Programs that have a profile at the same time, over all sessions. */
+/* The maximum number of programs with a profile at the same time, over all sessions. */
 #define GUARD_PROFILES 1024
 /* The slot of a program for which no profile was ready. */
 #define GUARD_PROFILE_NONE GUARD_PROFILES
@@ -37,11 +40,14 @@
 #define GUARD_WINDOWS (1 << GUARD_WINDOWS_LOG2)
 #define GUARD_CACHE_LOG2 9
 #define GUARD_CACHE (1 << GUARD_CACHE_LOG2)
-/* If these windows do not suffice, user space adds this many (32 KiB), at most twice. */
+/*
+ * If these windows do not suffice, user space adds a table of GUARD_OVERFLOW windows (32 KiB), at
+ * most twice.
+ */
 #define GUARD_OVERFLOW_LOG2 12
 #define GUARD_OVERFLOW (1 << GUARD_OVERFLOW_LOG2)
 #define GUARD_OVERFLOW_MAX 2
-/* Entries that are searched for a pair or a window. */
+/* The maximum number of entries that a search for a pair or a window reads in one table. */
 #define GUARD_PROBES 64
 /* The counters of a profile lag behind each of its threads by at most this many calls. */
 #define GUARD_BATCH 1024
@@ -53,8 +59,8 @@ enum guard_state {
 };
 
 /*
- * A pair's entry: the distances at which it was learned, those at which it is normal, the earlier
- * call, the current call.
+ * A pair's entry, from the low bits on: the distances at which the pair was learned, the distances
+ * at which it is normal, and the key (the earlier call and the current call).
  */
 #define GUARD_PAIR_LEARNED 0xff
 #define GUARD_PAIR_NORMAL_SHIFT 8
@@ -249,7 +255,7 @@ struct guard_hot {
 	/* A call takes the slow path if one of the next four fields is not 0: needs_slow_path(). */
 	/* LFC: how many of the latest 128 calls were anomalies. */
 	__u8 lfc;
-	/* Signal handlers that it is in. */
+	/* The number of signal handlers that the thread is in. */
 	__u8 handlers;
 	/* The kernel restarts the interrupted call: the next call is the same one. */
 	__u8 is_restart_expected;

@@ -44,7 +44,7 @@ struct cell {
 	/* Consecutive timed calls that were cheap. */
 	__u32 cheap_streak;
 	__u32 unused;
-	/* These may wrap: readers add up differences. */
+	/* These may wrap, so readers add up differences. */
 	__u32 errors[ERRNO_INDICES];
 	__u32 histogram[HISTOGRAM_BUCKETS];
 };
@@ -138,8 +138,8 @@ struct lens_switch {
 	/* When it was last switched out. */
 	__u64 switched_out_ns;
 	/*
-	 * When it was last switched in. This is 0 once the scheduler's own time of that switch was
-	 * read.
+	 * When it was last switched in. Reset to 0 after it was compared with the scheduler's
+	 * timestamp of the same switch (sched_info.last_arrival).
 	 */
 	__u64 switched_in_ns;
 	/* sched_info.run_delay when it was first and last switched out in this call. */

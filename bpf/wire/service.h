@@ -29,7 +29,8 @@ struct service {
 	__u16 migrate_flags;
 	/*
 	 * The service is contended until this time: others had to wait for its threads. While it
-	 * is, a thread is migrated as soon as it works for the service.
+	 * is, a long-running thread (`migrate_credit`) is migrated as soon as it works for the
+	 * service.
 	 */
 	__u64 contended_until_ns;
 };
@@ -411,7 +412,7 @@ enum service_role {
 	ROLE_NEITHER = 3,
 };
 
-/* One byte less than in sockaddr_un, and a NUL. */
+/* 107 bytes of a name, and a NUL. In sockaddr_un, a name may have 108 bytes. */
 #define UNIX_NAME_LEN 108
 
 /* One end of a connection, as the iterator over sockets writes it. */
@@ -420,7 +421,7 @@ struct service_socket_record {
 	__u64 inode;
 	/* For a Unix socket, the inode of the other end. */
 	__u64 peer_inode;
-	/* The direction of what its owner sends, over TCP or UDP. */
+	/* The flow key of what its owner sends, over TCP or UDP. */
 	struct service_flow_key flow;
 	__u16 is_unix;
 	/* enum service_role */

@@ -127,7 +127,7 @@ pub enum BaseType {
 #[derive(Debug)]
 pub struct Declarator {
     pub name: Ident,
-    /// `None` is `[]`, whose length is that of the initializer.
+    /// `None` stands for `[]`, an array that is as long as its initializer.
     pub lengths: Vec<Option<Expression>>,
     pub initializer: Option<Initializer>,
 }
@@ -137,7 +137,7 @@ pub enum Initializer {
     One(Expression),
     /// `{ 1, .name = 2, [3] = 4 }`
     List(Vec<(Option<Designator>, Initializer)>, Span),
-    /// The rest after the first of several designators: `.x = 3` of `{ .from.x = 3 }`. It overrides
+    /// What follows the first of several designators: `.x = 3` in `{ .from.x = 3 }`. It overrides
     /// no values that the list gives to other members of `from`.
     Within(Box<(Option<Designator>, Initializer)>, Span),
 }

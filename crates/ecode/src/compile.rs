@@ -55,7 +55,7 @@ pub struct MapShape {
     pub key_bytes: u32,
     /// The size of a value.
     pub value_bytes: u32,
-    /// The most entries.
+    /// The maximum number of entries.
     pub entries: u32,
 }
 

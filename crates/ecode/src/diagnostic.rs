@@ -10,8 +10,8 @@ pub type Span = Range<usize>;
 
 /// Longer messages quote too much of the source to be readable.
 const MAX_MESSAGE_LEN: usize = 300;
-/// The longest name for which similar names are searched: the time grows with the square of the
-/// length.
+/// The maximum length of a name for which similar names are searched. The time of the search grows
+/// with the square of the length.
 const MAX_NAME_LEN: usize = 64;
 /// Diagnostics after this number are mostly consequences of earlier ones.
 pub const MAX_DIAGNOSTICS: usize = 100;

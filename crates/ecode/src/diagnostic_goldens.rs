@@ -1,5 +1,5 @@
-//! Compares the diagnostics of faulty programs with tests/diagnostics.txt, in which each line is a
-//! program and the indented lines below it are its diagnostics.
+//! Compares the diagnostics of faulty programs with tests/diagnostics.txt, in which each unindented
+//! line is a program and the indented lines below it are its diagnostics.
 //!
 //!     UPDATE=1 cargo test -p ecode goldens    # rewrites the file
 
@@ -16,7 +16,7 @@ use std::path::Path;
 use crate::{Diagnostic, Loops, Span, check, compile};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/diagnostics.txt");
-/// The most characters of the marked text that are shown.
+/// The maximum number of characters of the marked text that are shown.
 const MAX_SHOWN: usize = 40;
 
 /// Expands repetitions: «3 a#» is a0a1a2.

@@ -1,5 +1,5 @@
-//! Prints instructions as the kernel's verifier does (kernel/bpf/disasm.c), but with the number of
-//! the target instruction instead of a distance.
+//! Prints instructions as the kernel's verifier does (kernel/bpf/disasm.c), but gives a jump the
+//! number of its target instruction instead of a distance.
 
 use crate::compile::Compiled;
 use crate::emit::{Instruction, Memory};

@@ -137,8 +137,8 @@ pub enum ReturnPolicy {
     Chained {
         /// What the chain returns to the kernel after its last plugin.
         goes_on: i32,
-        /// The return value to the kernel if the handler returns a value other than 0; the chain
-        /// then stops.
+        /// What the chain returns to the kernel if the handler returns a value other than 0. The
+        /// chain then stops.
         stops: Option<DenyReturn>,
     },
 }

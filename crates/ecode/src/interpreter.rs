@@ -552,7 +552,8 @@ impl Interpreter<'_> {
         }
     }
 
-    /// Reads a text from user space up to its NUL, and cuts it so that a NUL fits into `room`.
+    /// Reads a text from user space up to its NUL, and cuts it so that it fits into `room` together
+    /// with a NUL.
     fn user_text(&mut self, address: u64, room: u64) -> Option<Vec<u8>> {
         let mut text = Vec::new();
         for at in 0..room {
@@ -566,7 +567,7 @@ impl Interpreter<'_> {
         Some(text)
     }
 
-    /// Copies bytes, up to `length` and the sizes of source and destination.
+    /// Copies at most `length` bytes, and no more than the source or the destination has.
     fn copy(&mut self, to: &Lvalue, from: &[u8], length: u64, frame: &mut CallFrame) {
         let most = length.min(to.of.size()).min(from.len() as u64) as usize;
         let found = self.find(to, frame);

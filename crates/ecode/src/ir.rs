@@ -156,7 +156,7 @@ pub enum Terminator {
         yes: BlockId,
         no: BlockId,
     },
-    /// Branches by whether a helper returned a pointer.
+    /// Branches on whether a helper returned a pointer.
     NullCheck {
         pointer: Register,
         yes: BlockId,
@@ -248,7 +248,7 @@ impl IrFunction {
         self.blocks.iter().any(|block| matches!(block.end, Terminator::LoopBack { .. }))
     }
 
-    /// Whether the context is needed after the beginning.
+    /// Whether the context is needed after the beginning of the function.
     pub fn keeps_context(&self) -> bool {
         let mut steps = self.blocks.iter().flat_map(|block| &block.steps);
         steps.any(|(step, _)| matches!(step, Inst::Context { .. } | Inst::TailCall))

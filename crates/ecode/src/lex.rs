@@ -245,7 +245,7 @@ impl Lexer<'_> {
                     self.at += 1;
                     match self.escaped() {
                         Some(byte) => bytes.push(byte),
-                        // The next round reports the text as unclosed.
+                        // The next iteration reports the text as unclosed.
                         None if matches!(self.rest().first(), None | Some(b'\n')) => {}
                         None => {
                             let character = self.text[self.at..].chars().next();

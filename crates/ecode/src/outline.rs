@@ -2,8 +2,8 @@
 //! kernels that have no other kind of loop.
 //!
 //! A loop body can access the frame of the function that has the loop. That frame has the registers
-//! that are needed both in the loop body and outside of it, the number of iterations left for all
-//! loops of the function together, and the exit target of the last loop.
+//! that are needed both in the loop body and outside of it, the number of iterations that remain
+//! for all loops of the function together, and the exit target of the loop that ended last.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -44,7 +44,7 @@ impl SharedRegisters {
         self.0.get(register).is_some_and(|slot| slot.is_some_and(|(_, is_carried)| is_carried))
     }
 
-    /// Whether loop bodies are functions in this function.
+    /// Whether the loop bodies of the function are functions of their own.
     pub fn is_outlined(&self) -> bool {
         !self.0.is_empty()
     }
@@ -131,7 +131,7 @@ fn exits(function: &IrFunction) -> Vec<BTreeSet<BlockId>> {
     let mut exits = vec![BTreeSet::new(); function.loops.len()];
     for (number, block) in function.blocks.iter().enumerate() {
         let end = matches!(block.end, Terminator::Return(_)).then_some(function.blocks.len());
-        // The caller of `bpf_loop` checks whether the kernel cut the loop short.
+        // `cut_short` is not an exit target here: the caller of `bpf_loop` checks for that case.
         let on = match block.end {
             Terminator::LoopBack { more, .. } => vec![more],
             _ => block.end.successors().chain(end).collect(),
@@ -174,7 +174,7 @@ struct RegionBuilder<'a> {
 
 impl<'a> RegionBuilder<'a> {
     fn new(whole: &'a mut OutlineState, own: Option<LoopId>) -> Self {
-        // One more, for the function's end.
+        // One more block, for the function's end.
         let blocks = (0..=whole.function.blocks.len()).map(|_| None).collect();
         let registers = whole.function.registers;
         Self { whole, own, blocks, order: Vec::new(), jump_targets: HashMap::new(), registers }

@@ -19,8 +19,8 @@ pub const HEADER_BYTES: u64 = 16;
 pub const MAX_STRUCT_BYTES: u64 = 256;
 /// The bytes of a printed number.
 pub const NUMBER_BYTES: u64 = 8;
-/// The most bytes of a printed text; the rest is cut off. A few texts must fit onto the stack of a
-/// function.
+/// The maximum number of bytes of a printed text; the rest is cut off. A few texts must fit onto
+/// the stack of a function.
 pub const TEXT_BYTES: u64 = 64;
 
 /// A record that a plugin wrote.

@@ -13,9 +13,10 @@ impl SpillSlots {
         Self { frame_bytes: frame_bytes.next_multiple_of(8), free: Vec::new() }
     }
 
-    /// Allocates a slot whose last use ends before the interval. The last such slot is taken, so
-    /// that nested expressions reuse the same slots: the verifier distinguishes what each path left
-    /// in a slot, and the number of its states multiplies with each slot.
+    /// Allocates a slot whose last use ends before the interval, or else a new slot. Of several
+    /// such slots, the last one is taken, so that nested expressions reuse the same slots. The
+    /// verifier distinguishes what each path left in a slot, so each further slot multiplies the
+    /// number of states.
     pub fn alloc(&mut self, interval: &LiveInterval) -> u32 {
         if let Some((slot, free)) =
             self.free.iter_mut().rev().find(|(_, free)| *free < interval.from)

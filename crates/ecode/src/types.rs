@@ -61,8 +61,8 @@ impl Integer {
         u64::from(self.bits.div_ceil(8))
     }
 
-    /// Extends the lowest bits of a value to 64 bits by the sign of the type. All values have this
-    /// form.
+    /// Extends the lowest bits of a value, as many as the type has, to 64 bits: with the sign bit
+    /// if the type is signed, and with zeros otherwise. All values have this form.
     pub fn extend(self, value: u64) -> u64 {
         let unused = 64 - u32::from(self.bits);
         if self.is_signed {
@@ -72,7 +72,7 @@ impl Integer {
         }
     }
 
-    /// Whether the type has this value, which was extended to 64 bits as a signed or unsigned
+    /// Whether the type has this value. `is_signed` is whether `value` is to be read as a signed
     /// number.
     pub fn holds(self, value: u64, is_signed: bool) -> bool {
         self.extend(value) == value && (self.is_signed == is_signed || value as i64 >= 0)

@@ -110,7 +110,8 @@ fn frame_word(address: Address) -> Option<usize> {
 /// The verifier ignores what it knows about the rest (`mark_chain_precision`,
 /// kernel/bpf/verifier.c).
 fn branch_inputs(function: &IrFunction) -> Vec<bool> {
-    // The verifier compares iterations by all registers and words (RANGE_WITHIN, in the same file).
+    // With loops, all registers and words count, because the verifier compares all of them between
+    // iterations (RANGE_WITHIN, in the same file).
     let mut decides = vec![function.has_loops(); tracked_count(function)];
     let mut count = 0;
     loop {
@@ -131,7 +132,7 @@ fn branch_inputs(function: &IrFunction) -> Vec<bool> {
                 }
             }
         }
-        // A value that a loop reads before it writes it is found only in the next pass.
+        // A value that a loop reads before writing it is found only in the next pass.
         let found = decides.iter().filter(|decides| **decides).count();
         if found == count {
             return decides;
@@ -170,7 +171,7 @@ fn bounded_values(function: &IrFunction) -> Vec<bool> {
 
 /// The definitions, in the order of their blocks.
 fn definitions(function: &IrFunction) -> Vec<Definition> {
-    // A value that a loop reads before it writes it is known only in the second pass.
+    // A value that a loop reads before writing it is known only in the second pass.
     let first = definitions_with(function, &vec![None; tracked_count(function)]);
     let mut ranges: Vec<Option<ValueRange>> = vec![None; tracked_count(function)];
     for write in first {
@@ -204,8 +205,8 @@ fn definitions_with(function: &IrFunction, elsewhere: &[Option<ValueRange>]) -> 
     writes
 }
 
-/// The width of a value, if its range must be hidden: the range is narrower than that of an
-/// arbitrary number, and may differ from the ranges on other paths.
+/// The width of a value whose range must be hidden, or `None`. A range must be hidden if it is
+/// narrower than that of an arbitrary number and may differ from the ranges on other paths.
 fn widened_width(own: ValueRange, all: impl Iterator<Item = ValueRange> + Clone) -> Option<Width> {
     let width = all.clone().map(ValueRange::width).max()?;
     let is_same =

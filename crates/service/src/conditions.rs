@@ -8,7 +8,8 @@ use ipnet::IpNet;
 use crate::query::{LocalEnd, RuleQuery};
 use crate::tree::Id;
 
-/// The most parts of a path that the kernel side can match (bpf/gate/names.bpf.h, NAMES).
+/// The maximum number of parts of a path that the kernel side can match (bpf/gate/names.bpf.h,
+/// NAMES).
 pub const MAX_PATH_PARTS: usize = 63;
 
 /// A path and everything below it.
@@ -46,9 +47,9 @@ impl Folder {
 /// Where a server listens.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Listen {
-    /// The address, or any.
+    /// The address; `None` matches any.
     pub address: Option<IpAddr>,
-    /// The port, or any.
+    /// The port; `None` matches any.
     pub port: Option<u16>,
     /// The path of a Unix socket; an abstract name begins with `@`.
     pub path: Option<String>,
@@ -63,7 +64,7 @@ pub struct Conditions {
     pub user: Option<u32>,
     /// The systemd unit.
     pub unit: Option<String>,
-    /// The control group, or one above it.
+    /// The thread's control group, or an ancestor of it.
     pub cgroup: Option<Folder>,
     /// The thread's service. For a dynamic service, this is its parent.
     pub service: Option<Id>,
@@ -80,11 +81,12 @@ pub struct Conditions {
 /// Which conditions a rule has, without their values. One look-up matches all rules of one shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Shape {
-    // The derived order compares the fields from first to last, so they are sorted by weight: a
-    // condition on the work itself precedes one on the thread that does it.
+    // The derived order compares the fields from first to last, so the fields that make a rule more
+    // specific come first. After the count, conditions on the work precede conditions on the thread
+    // that does it.
     /// The number of conditions.
     pub count: u8,
-    /// The number of parts of the path; 0 without this condition.
+    /// The number of parts of the file's path; 0 without a condition on the file.
     pub file_depth: u8,
     pub peer: bool,
     pub client: Option<(AddressFamily, u8)>,
@@ -163,7 +165,8 @@ impl Conditions {
         other.shape().cmp(&self.shape())
     }
 
-    /// The only conditions of this shape that a thread meets, or `None` if a value is missing.
+    /// The only conditions of this shape that the thread meets. `None` if the thread lacks a value
+    /// that the shape needs.
     pub fn project(query: &RuleQuery, shape: &Shape) -> Option<Self> {
         let folder = |path: Option<&str>, depth: u8| match depth {
             0 => Some(None),

@@ -7,7 +7,7 @@ pub enum RuleEvent {
     Fork,
     /// A new program was executed.
     Exec,
-    /// The thread runs already when the rules become active.
+    /// The thread was already running when the rules became active.
     Found,
     /// The effective user changed.
     User,

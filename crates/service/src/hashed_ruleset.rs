@@ -149,8 +149,8 @@ impl Tuple {
     }
 }
 
-/// Hashes the text in words of eight bytes, the last of which is padded with zeroes, and then its
-/// length.
+/// Hashes the text in words of eight bytes, and then its length. The last word is padded with
+/// zeroes.
 fn text(salt: u64, text: &str) -> u64 {
     let word = |bytes: &[u8]| {
         let mut word = [0; 8];

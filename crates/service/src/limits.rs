@@ -31,7 +31,7 @@ pub struct Limits {
 pub enum OverLimit {
     /// The call fails with this errno.
     Fails(Errno),
-    /// The thread works for this service from then on, and the socket belongs to it.
+    /// The thread works for this service from then on, and the socket belongs to this service.
     WorksFor(Id),
 }
 

@@ -43,8 +43,9 @@ pub enum RuleAction {
     BelongsTo(Id),
     /// The thread keeps its service.
     Inherits,
-    /// The thread gets the service of the connection's other end, if that end is known. On fork, it
-    /// gets the service of the process that requested the fork by a signal to the parent.
+    /// The thread gets the service of the connection's other end, if that end is known. On fork,
+    /// the thread gets the service of the process that requested the fork by a signal to the
+    /// parent.
     AdoptsPeer,
     /// The thread gets a dynamic service.
     StartsDynamic {
@@ -66,9 +67,9 @@ pub struct Rule {
     pub priority: i32,
     /// The events at which the rule is matched.
     pub events: Vec<RuleEvent>,
-    /// Whether the file names the events. If not, the rule does not apply to a thread that was
-    /// assigned by hand or works on behalf of another service: a helper that a worker executes
-    /// works for the worker's client.
+    /// Whether the file names the events. If not, the rule is not matched at identity events of a
+    /// thread that was assigned by hand or works on behalf of another service. For example, a
+    /// program that a worker executes keeps working for the worker's client.
     pub has_explicit_events: bool,
     /// The conditions.
     pub conditions: Conditions,
@@ -82,8 +83,8 @@ impl Rule {
         other.priority.cmp(&self.priority).then_with(|| self.conditions.compare(&other.conditions))
     }
 
-    /// Whether the rule is matched at an event. `on_behalf` is whether the thread works for another
-    /// service than its own.
+    /// Whether the rule is matched at an event. `on_behalf` is whether the thread works for a
+    /// service other than its own.
     pub fn applies_to(&self, event: RuleEvent, on_behalf: bool) -> bool {
         self.events.contains(&event)
             && (self.has_explicit_events || !on_behalf || !event.is_identity_event())

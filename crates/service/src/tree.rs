@@ -18,7 +18,7 @@ impl Id {
 pub struct Service {
     /// The name, which is unique.
     pub name: String,
-    /// The root is its own parent.
+    /// The parent. The root is its own parent.
     pub parent: Id,
 }
 

@@ -9,7 +9,8 @@ use crate::event::RuleEvent;
 use crate::query::RuleQuery;
 use crate::ruleset::Ruleset;
 
-/// The most look-ups for one event, about 20 ns each. Our choice.
+/// The maximum number of look-ups for one event. The value is our choice; a look-up takes about 20
+/// ns.
 pub const MAX_TUPLES: usize = 32;
 
 /// The rules on an event have more shapes of conditions than [`MAX_TUPLES`].

@@ -215,7 +215,7 @@ fn wrong_directives() {
             "inherits = true\nadopts-peer = true",
             format!("this rule has more than one action: {needs}"),
         ),
-        ("inherits = false", "inherits must be true, or left out, not false".into()),
+        ("inherits = false", "inherits must be true (or left out), not false".into()),
         (
             "adopts-peer = true\non = \"exec\"",
             "adopts-peer needs a peer, which is known only on \"receive\" and \"fork\"".into(),
@@ -344,7 +344,7 @@ fn names_with_dots_are_declared_in_quotes() {
 fn reserved_names_are_refused() {
     for name in ["none", "EAGAIN"] {
         let text = format!("[service.{name}]");
-        let why = "`tollgate service limit` uses this word for something else";
+        let why = "this word has another meaning in `tollgate service limit`";
         says(&text, &format!("a service cannot be called {name:?}: {why}"), name);
     }
 }

@@ -11,7 +11,7 @@ use crate::types::{LONG, Type};
 /// The kernel passes at most this number of arguments in registers (MAX_BPF_FUNC_REG_ARGS,
 /// include/linux/bpf.h).
 const MAX_PARAMETERS: usize = 5;
-/// The most handlers that all plugins together can have at one hook (PLUGINS_LINKED,
+/// The maximum number of handlers that all plugins together can have at one hook (PLUGINS_LINKED,
 /// bpf/wire/plugin.h).
 const MAX_HANDLERS_PER_HOOK: usize = 8;
 /// Each handler is compiled, verified and loaded separately. The limit keeps the time to load a
@@ -19,7 +19,7 @@ const MAX_HANDLERS_PER_HOOK: usize = 8;
 const MAX_HANDLERS: usize = 64;
 /// The span of names that the text does not declare.
 const NOWHERE: Span = 0..0;
-/// The most parameters of `on call`, which are passed in memory.
+/// The maximum number of parameters of `on call`, which are passed in memory.
 const MAX_CALL_PARAMETERS: usize = 12;
 
 impl Checker<'_> {

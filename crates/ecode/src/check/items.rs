@@ -12,15 +12,16 @@ use crate::diagnostic::{Diagnostic, ErrorReported, Span};
 use crate::typed::{Global, Map};
 use crate::types::{INT, Integer, Struct, Type};
 
-/// The most bytes of all variables together. They are in one map, and this size needs no special
-/// measures in the kernel.
+/// The maximum size of all variables together. The variables are in one map, and this size needs no
+/// special measures in the kernel.
 const MAX_VARIABLE_BYTES: u64 = 64 << 20;
-/// The largest local array or struct: a BPF function has a stack of 512 bytes (MAX_BPF_STACK,
-/// include/linux/filter.h).
+/// The maximum size of a local array or struct. A BPF function has a stack of 512 bytes
+/// (MAX_BPF_STACK, include/linux/filter.h).
 pub const MAX_LOCAL_BYTES: u64 = 256;
-/// The nesting depth of arrays and structs.
+/// The maximum nesting depth of arrays and structs.
 const MAX_TYPE_DEPTH: usize = 16;
-/// The most members of a struct, because members are found by linear search.
+/// The maximum number of members of a struct. There is a limit, because members are found by linear
+/// search.
 const MAX_MEMBERS: usize = 1024;
 const MAX_ENTRIES: u64 = 1 << 24;
 /// MAX_USED_MAPS (include/linux/bpf_verifier.h) without the maps that the compiler needs.

@@ -180,7 +180,7 @@ impl Checker<'_> {
         };
         let common = of.common(with);
         let right = common.extend(*value);
-        // In a comparison with an unsigned number, negative numbers become other numbers.
+        // In a comparison with an unsigned number, negative numbers are converted to positive ones.
         if matches!(left.kind, ExpressionKind::Constant(_)) || of.is_signed && !common.is_signed {
             return;
         }

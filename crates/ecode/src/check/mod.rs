@@ -128,7 +128,8 @@ impl Checker<'_> {
         Err(ErrorReported)
     }
 
-    /// Adds a warning, unless there are too many to read: the program is valid in any case.
+    /// Adds a warning, unless there are too many to read. Further ones can be left out, because the
+    /// program is valid in any case.
     fn warn(&mut self, problem: Diagnostic) {
         if self.warnings < MAX_DIAGNOSTICS {
             self.warnings += 1;

@@ -14,7 +14,7 @@ pub(super) const SCRATCH: u8 = 0;
 pub(super) const ADDRESS: u8 = 1;
 /// The register that has the context at the beginning of a program.
 pub(super) const CONTEXT: u8 = 1;
-/// The register with the frame of the enclosing function, in the function of a loop body.
+/// The register that points to the frame of the enclosing function, if the function is a loop body.
 pub(super) const OUTER_FRAME: u8 = LAST_CALLEE_SAVED;
 /// The bytes of a stack word, which the verifier tracks as a unit.
 pub(super) const WORD: u8 = 8;
@@ -41,7 +41,7 @@ pub enum Memory {
     Verdicts,
 }
 
-/// The instructions of a function, and what linking and loading fills in.
+/// The instructions of a function, and the references that linking and loading resolve.
 #[derive(Debug)]
 pub struct EmittedFunction {
     pub instructions: Vec<Instruction>,
@@ -73,7 +73,7 @@ pub(super) struct Emitter<'a> {
     /// The offset of the saved context, below the frame.
     pub(super) context: Option<i16>,
     pub(super) out: EmittedFunction,
-    /// The length after the kernel's replacements.
+    /// The number of instructions after the kernel has replaced some of them by several.
     pub(super) patched_len: usize,
     /// The first instruction of each block.
     pub(super) starts: Vec<usize>,
@@ -185,9 +185,9 @@ impl Emitter<'_> {
         }
     }
 
-    /// Stores a result. Widens it if it is carried to the next iteration of a loop, because it may
-    /// differ in each iteration: kernels that verify a loop body only once must not assume the
-    /// value of the first iteration.
+    /// Stores a result. A result that is carried to the next iteration of a loop is widened,
+    /// because it may differ in each iteration. Kernels that verify a loop body only once must not
+    /// assume the value of the first iteration.
     pub(super) fn store_result(&mut self, to: Register, from: u8) {
         if self.shared.is_loop_carried(to) {
             self.widen(from, Width::W64);

@@ -34,9 +34,9 @@ pub fn copies(function: &IrFunction) -> Vec<bool> {
 
 impl Emitter<'_> {
     /// Initializes all registers and frame slots with a number that the verifier does not know. At
-    /// the end of an iteration, the verifier of v6.18 may trace back everything that was ever a
-    /// number, even if it is dead (`propagate_precision`, kernel/bpf/verifier.c). It gives up if
-    /// it finds no initial value ("backtracking func entry", and "backtracking call" for the
+    /// the end of an iteration, the verifier of v6.18 may trace back every location that ever held
+    /// a number, even a dead one (`propagate_precision`, kernel/bpf/verifier.c). The verifier gives
+    /// up if it finds no initial value ("backtracking func entry", and "backtracking call" for the
     /// arguments of calls).
     pub(super) fn init_all(&mut self) {
         let base = self.map_value_in(SCRATCH, Memory::Control, ZERO);
@@ -79,7 +79,7 @@ impl Emitter<'_> {
     /// Gives dead locations the same content on all paths to the next iteration of a loop, because
     /// the verifier compares dead locations, too.
     pub(super) fn equalize_iteration(&mut self, head: usize, end: usize) {
-        // An iteration does not change other locations, so these are as before the first iteration.
+        // Other locations need no store, because an iteration does not change them.
         let mut left = self.dead_locations(if head < end { head..end } else { 0..end });
         left.extend([SCRATCH, ADDRESS, self.second].map(StorageLocation::Register));
         self.equalize(head, left);
@@ -151,9 +151,10 @@ impl Emitter<'_> {
         self.push(Instruction::operate(or, Width::W64, false, copy, By::Immediate(0)));
     }
 
-    /// The operand of a branch, as a separate copy if its value is needed afterwards. The verifier
-    /// learns a range from a branch. If it learned ranges of variables, it would verify the code
-    /// after a loop or after several branches for each of too many possibilities.
+    /// The register with the operand of a branch. It is a separate copy if the value is needed
+    /// afterwards or the verifier may know another copy of it. The verifier learns a range from a
+    /// branch. If it learned the ranges of variables, it would verify the code after a loop or
+    /// after several branches once for each of many ranges.
     pub(super) fn branch_operand(&mut self, value: Value, scratch: u8, after: [usize; 2]) -> u8 {
         let is_copy = value.register().is_some_and(|register| self.are_copies[register]);
         if !is_copy && !self.is_needed(value, after) {

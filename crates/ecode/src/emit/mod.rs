@@ -18,15 +18,15 @@ use crate::ir::IrFunction;
 use crate::outline::SharedRegisters;
 use crate::regalloc::{Allocation, LAST_CALLEE_SAVED, allocate};
 
-/// The register in which a loop body receives the outer frame, its second parameter. The first
+/// The register in which a loop body receives its second parameter, the outer frame. The first
 /// parameter is the number of the iteration.
 const LOOP_BODY_FRAME: u8 = 2;
 /// The offset of a jump has 16 bits, and must fit even after the kernel has replaced one
 /// instruction by several.
 const MAX_INSTRUCTIONS: usize = 32_000;
 
-/// Emits a function. `keeps_context` is whether the handler, or a loop body that is a function
-/// of its own, needs the context after its beginning.
+/// Emits a function. `keeps_context` is whether the context is needed after the beginning of the
+/// handler, or in one of its loop bodies that are functions of their own.
 pub fn emit(
     function: &IrFunction,
     shared: &SharedRegisters,

@@ -1,5 +1,5 @@
-//! Lowers functions on texts and memory to loops over bytes, like loops of the program. Memory that
-//! consists of whole words is set and copied by words.
+//! Lowers functions on texts and memory to loops over bytes. These loops are built in the same way
+//! as loops in the plugin's source. Memory that consists of whole words is set and copied by words.
 
 use super::lowerer::{Lowered, Lowerer, MAX_BLOCKS};
 use crate::ast::Operator;
@@ -158,9 +158,11 @@ impl Lowerer<'_> {
             outside,
         });
         self.enter(within);
-        // Add a loop-carried index instead of copying it. The verifier gives two copies a common
-        // ID. By that ID, this iteration differs from the first one of the enclosing loop, and the
-        // verifier forgets the range (`widen_imprecise_scalars`).
+        // `before` may be loop-carried. It is the right operand of the sum, because the left one is
+        // copied to the result. The verifier gives a copy and its original a common scalar ID.
+        // Because of that ID, the state of this iteration looks different from that of the
+        // enclosing loop's first iteration, and the verifier forgets the range of the index
+        // (`widen_imprecise_scalars`).
         let index = address.index.map_or(to, |before| self.sum(to, before));
         Address { index: Some(index), ..address }
     }
@@ -218,7 +220,7 @@ impl Lowerer<'_> {
     }
 
     /// Sets a register to -1, 0 or 1 by the first pair of bytes that differ. A text ends at its NUL
-    /// or at the end of its array; other memory ends where either of the two ends.
+    /// or at the end of its array. Other memory is compared up to the end of the shorter operand.
     pub(super) fn compare(
         &mut self,
         to: Register,
@@ -265,7 +267,7 @@ impl Lowerer<'_> {
         Value::Register(to)
     }
 
-    /// Copies the first bytes of `from` to `to`, up to the limit and the length of both.
+    /// Copies the first bytes of `from` to `to`, up to the limit or the end of the shorter one.
     pub(super) fn copy_bytes(
         &mut self,
         to: ByteSource,
@@ -331,7 +333,7 @@ impl Lowerer<'_> {
     }
 }
 
-/// The unit to set or copy memory by, and the limit in this unit.
+/// The unit in which memory is set or copied, and the limit in this unit.
 pub fn choose_unit(limit: Value, lvalues: &[&Lvalue]) -> (u8, Value) {
     let Value::Constant(limit) = limit else { return (BYTE, limit) };
     let bytes = lvalues.iter().fold(limit as u64, |least, lvalue| least.min(lvalue.of.size()));

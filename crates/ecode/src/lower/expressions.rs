@@ -255,7 +255,7 @@ impl Lowerer<'_> {
         Ok(Value::Register(to))
     }
 
-    /// Branches to `yes` or `no` by a condition.
+    /// Branches to `yes` or `no` on a condition.
     pub(super) fn condition(
         &mut self,
         expression: &Expression,

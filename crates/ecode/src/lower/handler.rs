@@ -41,7 +41,7 @@ impl Lowerer<'_> {
         let stop = stops.map(|stop| (stop, self.register()));
         self.handler_exit = Some(HandlerExit { block, default_return: goes_on, stop });
         let body = self.new_block();
-        // Load only once the value that the first condition of each variant tests.
+        // The first conditions of the variants usually test the same value. Load it only once.
         let mut loaded: Option<(&FieldCondition, Value)> = None;
         for variant in needed(&hook_program.variants, &handler.is_read) {
             let next = self.new_block();

@@ -70,8 +70,8 @@ pub(super) struct HandlerExit {
     pub(super) stop: Option<(DenyReturn, Register)>,
 }
 
-/// Limits above the numbers of blocks and registers that fit into a program. The memory for
-/// liveness is proportional to their product.
+/// The maximum numbers of blocks and registers. Both are higher than what fits into a program. The
+/// memory for liveness is proportional to their product.
 pub(super) const MAX_BLOCKS: usize = 30_000;
 pub(super) const MAX_REGISTERS: usize = 60_000;
 
@@ -133,7 +133,7 @@ impl Lowerer<'_> {
         self.enter(block);
     }
 
-    /// Branches to `yes` or `no` by a comparison.
+    /// Branches to `yes` or `no` on a comparison.
     pub(super) fn branch(
         &mut self,
         comparison: Operator,

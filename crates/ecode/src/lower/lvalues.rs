@@ -201,8 +201,8 @@ impl Lowerer<'_> {
         self.step(Inst::Store { to, bytes, value });
     }
 
-    /// Hides the range of a value from the verifier, which tracks numbers through the frame: an
-    /// element that a loop increments would have another range in each iteration.
+    /// Hides the range of a value from the verifier, which tracks numbers through the frame.
+    /// Otherwise, an element that a loop increments would have another range in each iteration.
     fn opaque(&mut self, value: Value, width: Width) -> Value {
         let register = self.register();
         self.set(register, value, width);
@@ -212,7 +212,7 @@ impl Lowerer<'_> {
         Value::Register(register)
     }
 
-    /// Joins the paths on which an lvalue does not exist with the current one.
+    /// Joins the paths on which an lvalue does not exist with the current path.
     pub(super) fn merge_absent(
         &mut self,
         found: LvalueAddress,

@@ -19,8 +19,8 @@ use crate::hooks::HookProgram;
 use crate::ir::{IrFunction, Value};
 use crate::typed::{Handler, Program};
 
-/// Lowers a function. `handler` is set if the function is the body of a handler, with one of the
-/// kernel programs for it.
+/// Lowers a function. `handler` is set if the function is the body of a handler. It has the handler
+/// and one of the kernel programs for it.
 pub fn lower(
     program: &Program,
     layout: &DataLayout,

@@ -130,8 +130,9 @@ impl Lowerer<'_> {
         Ok(())
     }
 
-    /// Skips a loop if too many loops were cut short already. The kernel limits only the loops of
-    /// each call of a function; calls of a function in a loop could hold up a processor for hours.
+    /// Skips a loop if too many loops were cut short already. The kernel limits the loops of each
+    /// call of a function separately, so calls in a loop could otherwise occupy a processor for
+    /// hours.
     fn check_loop_budget(&mut self, entry: BlockId, cut: BlockId) {
         if self.is_handler {
             self.end(Terminator::Jump(entry));

@@ -45,7 +45,7 @@ const ASSIGNMENTS: &[(&str, Option<Operator>)] = &[
 const UNARY: &[(&str, Unary)] =
     &[("+", Unary::Plus), ("-", Unary::Minus), ("~", Unary::Complement), ("!", Unary::Not)];
 
-/// Names of the context in other BPF languages, where a hook's arguments are its members.
+/// Names of the context in other BPF languages. The members of that context are a hook's arguments.
 const CONTEXTS: &[&str] = &["args", "ctx"];
 
 impl Parser<'_> {

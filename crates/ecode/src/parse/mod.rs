@@ -8,8 +8,8 @@ use crate::ast::{Ident, Item};
 use crate::diagnostic::{Diagnostic, ErrorReported, MAX_DIAGNOSTICS, Span};
 use crate::token::{Keyword, Token, TokenKind, UNSUPPORTED_C_KEYWORDS, type_of_c_header};
 
-/// The nesting depth of expressions, statements and initializers. Each level takes some hundred
-/// bytes of stack in each pass of the compiler.
+/// The maximum nesting depth of expressions, statements and initializers. Each level takes some
+/// hundred bytes of stack in each pass of the compiler.
 pub const MAX_DEPTH: u16 = 128;
 
 type Parsed<T> = Result<T, ErrorReported>;
@@ -135,7 +135,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Whether the name is a type by C's headers or by a `typedef`.
+    /// Whether C's headers or a `typedef` make the name a type.
     fn is_of_c(&self, kind: &TokenKind) -> bool {
         let TokenKind::Name(name) = kind else { return false };
         type_of_c_header(name).is_some() || self.typedefs.contains(name)

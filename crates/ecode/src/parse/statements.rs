@@ -299,8 +299,9 @@ impl Parser<'_> {
         Ok((before, condition, after))
     }
 
-    /// Skips a faulty header: up to and including the parenthesis that closes the one at `opened`,
-    /// or up to a brace or a `;` after the `semicolons` of the header itself.
+    /// Skips a faulty header up to and including the parenthesis that closes the one at `opened`.
+    /// If that parenthesis is missing, stops before a brace, or before a `;` beyond the
+    /// `semicolons` that a valid header has.
     fn skip_header(&mut self, opened: usize, mut semicolons: usize) {
         self.at = opened;
         let is_in_parentheses = self.is_at("(");

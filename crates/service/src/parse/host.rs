@@ -4,7 +4,6 @@
 pub trait Host {
     /// The number of the user with this name.
     fn user(&self, name: &str) -> Option<u32>;
-    /// The path with its symbolic links resolved, as far as it exists. A '/' at its end has no
-    /// meaning.
+    /// The path with its symbolic links resolved, as far as it exists. A trailing '/' is ignored.
     fn real_path(&self, path: &str) -> String;
 }

@@ -1,4 +1,5 @@
-//! The limits of services in `[service.NAME]`, and what happens to them at the end: `[limits]`.
+//! The limits of services in `[service.NAME]`. `[limits]` sets what happens to them when Tollgate
+//! ends.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;

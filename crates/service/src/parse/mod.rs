@@ -31,9 +31,9 @@ pub struct RuleFile {
     pub tree: Tree,
     /// The limits of the services that have any.
     pub limits: BTreeMap<Id, Limits>,
-    /// What happens to limits at the end.
+    /// What happens to the limits when Tollgate ends.
     pub at_end: AtEnd,
-    /// The rules in their order.
+    /// The rules in the order of their precedence.
     pub ruleset: Ruleset,
     /// The rules by the shape of their conditions.
     pub tuple_space: TupleSpace,

@@ -10,9 +10,9 @@ pub fn validation_error(name: &str) -> Option<&'static str> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     match name {
         "root" | "shared" => Some("it always exists, and has no settings"),
-        "none" => Some("`tollgate service limit` uses this word for something else"),
+        "none" => Some("this word has another meaning in `tollgate service limit`"),
         _ if Errno::parse(name).is_some() => {
-            Some("`tollgate service limit` uses this word for something else")
+            Some("this word has another meaning in `tollgate service limit`")
         }
         _ if name.is_empty() => Some("a name must not be empty"),
         _ if name.len() > MAX_NAME_LEN => Some("a name has at most 64 characters"),

@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-/// The most characters of a message: messages quote the file, where a value may have a megabyte. A
-/// message has room for the path of any socket.
+/// The maximum number of characters of a message. Messages quote the file, in which a value may
+/// have a megabyte. The limit leaves room for the path of any socket.
 const MAX_MESSAGE_LEN: usize = 300;
-/// The most problems that get a suggestion. Comparing names takes time, and users read only the
-/// first problems (`service check`).
+/// The maximum number of problems that get a suggestion. Comparing names takes time, and users read
+/// only the first problems (`service check`).
 const MAX_SUGGESTIONS: usize = 20;
-/// The most characters of a name. Longer ones do not fit into a line of `service top`, nor into the
-/// path of a control group, which also has the names of the parents.
+/// The maximum number of characters of a name. A longer name fits neither into a line of
+/// `service top` nor into the path of a control group, which also has the names of the parents.
 pub const MAX_NAME_LEN: usize = 64;
 
 /// A problem of a rule file and its position.
@@ -53,8 +53,8 @@ impl Problem {
         Self { other: Some((span, why.into())), ..self }
     }
 
-    /// Suggests the nearest known name if its similarity is at least a half. Otherwise, the help is
-    /// that of `otherwise`.
+    /// Suggests the nearest known name if its similarity is at least a half. If no name is that
+    /// similar, `otherwise` gives the help.
     pub(super) fn suggest<'a>(
         self,
         name: &str,

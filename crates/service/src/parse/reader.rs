@@ -71,7 +71,8 @@ impl<'text, 'problems> TableReader<'text, 'problems> {
         })
     }
 
-    /// Adds a help text to the first problem after the first `problems_before` ones, if one exists.
+    /// Adds a help text to the first problem that was found after there were `problems_before`
+    /// problems. Does nothing if there is no such problem.
     pub fn help_since(&mut self, problems_before: usize, help: impl FnOnce() -> String) {
         if let Some(problem) = self.problems.get_mut(problems_before) {
             problem.help.get_or_insert_with(help);
@@ -80,7 +81,7 @@ impl<'text, 'problems> TableReader<'text, 'problems> {
 
     /// A key that is `true` or left out; `false` is a problem.
     pub fn flag(&mut self, key: &'static str) -> Option<Range<usize>> {
-        self.typed(key, "true, or left out", |value| value.as_bool().filter(|is_so| *is_so))
+        self.typed(key, "true (or left out)", |value| value.as_bool().filter(|is_so| *is_so))
             .map(|at| at.span)
     }
 
@@ -137,7 +138,7 @@ impl<'text, 'problems> TableReader<'text, 'problems> {
                 let known = || self.read_keys.iter().copied();
                 let list = || match value.get_ref() {
                     DeValue::Table(_) => of_table(name),
-                    _ => format!("there are: {}", known().collect::<Vec<_>>().join(", ")),
+                    _ => format!("known names: {}", known().collect::<Vec<_>>().join(", ")),
                 };
                 let problem = Problem::new(key.span(), format!("unknown key {name:?}"));
                 self.problems.push(problem.suggest(name, known(), self.problems, || Some(list())));

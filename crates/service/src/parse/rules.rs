@@ -16,7 +16,7 @@ use crate::event::RuleEvent;
 use crate::rule::{Rule, RuleAction, SplitBy};
 use crate::tree::{Id, Tree};
 
-/// The most rules of a file.
+/// The maximum number of rules in a file.
 pub const MAX_RULES: usize = 65_000;
 const ACTIONS: &str = "belongs-to, inherits, adopts-peer or starts-below";
 
@@ -167,7 +167,8 @@ fn resolve_path(reader: &mut TableReader, path: &At<&str>, host: &dyn Host) -> O
     folder
 }
 
-/// The longest path of a socket: sockaddr_un has 108 bytes, the last of which is a NUL.
+/// The maximum length of the path of a socket: `sun_path` has 108 bytes, the last of which is a
+/// NUL.
 const MAX_SOCKET_PATH_LEN: usize = 107;
 
 fn listen(reader: &mut TableReader, text: &At<&str>) -> Option<Listen> {
@@ -176,7 +177,7 @@ fn listen(reader: &mut TableReader, text: &At<&str>) -> Option<Listen> {
     let help = match &found {
         Some(listen) if !any(listen) => return found,
         Some(Listen { port: Some(port), .. }) => {
-            format!("each connection has one address: write \":{port}\" to match any address")
+            format!("no connection has this address: write \":{port}\" to match any address")
         }
         None if is_ambiguous(text.value) => {
             let (address, port) = text.value.rsplit_once(':').expect("it was looked for");
@@ -329,8 +330,9 @@ fn one_of<const N: usize>(
     known: [&'static str; N],
     reader: &TableReader,
 ) -> Problem {
-    problem
-        .suggest(name, known, reader.problems, || Some(format!("there are: {}", known.join(", "))))
+    problem.suggest(name, known, reader.problems, || {
+        Some(format!("known names: {}", known.join(", ")))
+    })
 }
 
 fn events(reader: &mut TableReader) -> Option<Vec<RuleEvent>> {
@@ -351,8 +353,8 @@ fn events(reader: &mut TableReader) -> Option<Vec<RuleEvent>> {
     Some(events)
 }
 
-/// The events at which the conditions can be known, except fork: a child works for its parent's
-/// service.
+/// The events at which the conditions can be known. Fork is left out, because a child works for its
+/// parent's service.
 fn default_events(conditions: &Conditions, action: RuleAction) -> Vec<RuleEvent> {
     let shape = conditions.shape();
     if shape.needs_connection() || needs_peer(action) {
@@ -372,7 +374,7 @@ fn needs_peer(action: RuleAction) -> bool {
     )
 }
 
-/// The problem of a rule whose events, conditions and action can never match or make no sense.
+/// The problem of a rule that can never match or makes no sense.
 fn validation_error(rule: &Rule) -> Option<Problem> {
     let (conditions, shape) = (&rule.conditions, rule.conditions.shape());
     let only = |event| rule.events.iter().all(|other| *other == event);
@@ -441,7 +443,7 @@ fn equal_rules(rules: &[Rule], problems: &mut Problems) {
 }
 
 /// The service that a rule assigns. A thread of a dynamic service matches rules as a thread of the
-/// parent service. A rule with that parent as its condition therefore does not lead to another
+/// parent service. A rule that has this parent as its condition therefore does not lead to another
 /// service.
 fn resulting_service(rule: &Rule) -> Option<Id> {
     match rule.action {
@@ -496,7 +498,8 @@ fn check_rule_cycles(rules: &[Rule], tree: &Tree, problems: &mut Problems) {
     }
 }
 
-/// Finds the cycles. Each begins with its lowest service. Visits every service once.
+/// Finds the cycles. Each cycle begins with the service that has the lowest number. The search
+/// visits every service once.
 fn find_cycles(steps: &RuleEdges) -> Vec<Vec<Id>> {
     let mut cycles = Vec::new();
     let mut seen: HashMap<Id, Id> = HashMap::new();

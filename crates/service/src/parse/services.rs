@@ -11,10 +11,11 @@ use super::reader::{At, TableReader};
 use crate::limits::Limits;
 use crate::tree::{Id, Tree};
 
-/// The most services of a file. Their numbers have two bytes, and the gate reserves some values.
+/// The maximum number of services in a file. Their numbers have two bytes, and the gate reserves
+/// some values.
 pub const MAX_SERVICES: usize = 4096;
-/// The most services above another one, root included. This is our choice: at each event that has a
-/// limit, the kernel side walks up all ancestors.
+/// The maximum number of ancestors of a service, root included. We chose the value, because the
+/// kernel side visits all ancestors at each event that has a limit.
 pub const MAX_ANCESTORS: usize = 7;
 
 pub fn read(table: Option<&DeTable>, problems: &mut Problems) -> (Tree, BTreeMap<Id, Limits>) {
@@ -62,7 +63,8 @@ pub fn read(table: Option<&DeTable>, problems: &mut Problems) -> (Tree, BTreeMap
         }
     }
     for (id, parent) in declared {
-        // Report only the highest service that is too deep: the others follow from it.
+        // Report only the highest service that is too deep. Those below it need no message of their
+        // own.
         if let Some(parent) = parent
             && tree.ancestors(id).nth(MAX_ANCESTORS + 1) == Some(Id::ROOT)
         {

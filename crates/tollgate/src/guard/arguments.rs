@@ -241,11 +241,11 @@ pub struct StoreOption {
 
 /// Learn from recorded system-call traces, and test others against what was learned
 ///
-/// A PATH is a file or a folder of files. A file has lines `PID NUMBER`, or names or numbers of
-/// calls (one process a file), or the output of `strace -f`; it may be compressed by gzip, and - is
-/// stdin. Root is not needed. Call numbers are not interpreted, so traces from another system can
-/// be replayed as well. A process counts as one program even after an execve, where the guard
-/// itself would see another program.
+/// A PATH is a file, a folder of files, or - for stdin. A file has one of three formats: lines `PID
+/// NUMBER`; names or numbers of the calls of a single process; or the output of `strace -f`. It may
+/// be compressed by gzip. Root is not needed. Call numbers are not interpreted, so traces from
+/// another system can be replayed as well. A process counts as one program even after an execve,
+/// where the guard itself would see another program.
 #[derive(Args)]
 #[command(after_long_help = REPLAY_EXAMPLES)]
 pub struct ReplayArguments {
@@ -292,7 +292,7 @@ pub struct ReplayArguments {
 /// `--model`
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ModelOption {
-    /// Lookahead pairs: which call came how many calls before another (pH)
+    /// Lookahead pairs: pairs of calls, with the distance between them (pH)
     Lookahead,
     /// Whole sequences of calls (stide)
     Sequence,

@@ -71,7 +71,7 @@ pub struct GuardOptions {
     #[arg(long, value_name = "TIME", value_parser = duration)]
     #[serde(deserialize_with = "deserialize_duration")]
     pub delay_factor: Option<Duration>,
-    /// The longest delay of one call (default: 2 days, as long as pH suspends an execve)
+    /// The longest delay of one call (default: 2 days, the time for which pH suspends an execve)
     #[arg(long, value_name = "TIME", value_parser = duration)]
     #[serde(deserialize_with = "deserialize_duration")]
     pub delay_cap: Option<Duration>,

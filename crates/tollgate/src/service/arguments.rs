@@ -271,9 +271,9 @@ not apply to a thread that `tollgate service assign` has assigned, or that works
 another service.
 
 If several rules match, the one with the highest priority = N (default: 0) decides. Among equal
-priorities, the rule with more conditions decides. If these are equal, too, the first condition of
-this list that only one of the rules has decides: file, peer, client, listen, service, exe, unit,
-cgroup, user.
+priorities, the rule with more conditions decides. If their numbers are equal, too, go through this
+list: file, peer, client, listen, service, exe, unit, cgroup, user. At the first condition that only
+one of the rules has, that rule decides.
 
 Examples:
   tollgate service check services.toml

@@ -37,8 +37,8 @@ pub fn list(all: &[Baseline], folder: &Path, top: usize, now: u64) -> String {
     more(&mut out, all.len(), top);
     let _ = writeln!(
         out,
-        "ratio: the number of all training calls, divided by the number up to the last new one; a \
-        baseline freezes when the ratio exceeds {}",
+        "ratio: all training calls, divided by those up to the last call that taught something \
+        new; a baseline freezes when the ratio exceeds {}",
         freezing_ratio()
     );
     out
@@ -108,7 +108,8 @@ fn stability_text(it: &Baseline, now: u64) -> String {
         None if it.trained == 0 => "no calls since training began".into(),
         None => format!("nothing new in {trained} training calls"),
         Some(ratio) => format!(
-            "{ratio:.1}: {trained} training calls, of which call {} was the last new one ({})",
+            "{ratio:.1}: {trained} training calls; call {} was the last that taught something new \
+            ({})",
             count(it.changed_at),
             time_since(it.last_changed, now)
         ),
@@ -179,7 +180,7 @@ mod tests {
     fn stability_is_the_ratio() {
         assert_eq!(
             stability_text(&example(), NOW),
-            "5.0: 500 training calls, of which call 100 was the last new one (2 h ago)"
+            "5.0: 500 training calls; call 100 was the last that taught something new (2 h ago)"
         );
         let normal = Baseline { trained: 1234, changed_at: 0, ..example() };
         assert_eq!(stability_text(&normal, NOW), "nothing new in 1,234 training calls");
