@@ -77,9 +77,9 @@ static __always_inline void call_exec(struct thread_state *thread)
 }
 
 /*
- * A slot gets a thread. The handlers are called without a condition, because an extension that is
- * not compiled in may join the gate while the thread lives, and must not find the state of the
- * slot's previous thread.
+ * A slot gets a thread. The handlers are called even if these programs do not have the extension: a
+ * later generation may add it while the thread lives. It must then not find the state of the slot's
+ * previous thread.
  */
 static __always_inline void call_new_thread(u32 slot)
 {

@@ -38,7 +38,7 @@ typedef _Bool bool;
 #define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
 #define WRITE_ONCE(x, value) (*(volatile typeof(x) *)&(x) = (value))
 
-/* include/uapi/linux/bpf.h: only what bpf_helpers.h and the gate name. */
+/* From include/uapi/linux/bpf.h: only the constants that bpf_helpers.h and the gate use. */
 enum bpf_map_type {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,

@@ -158,7 +158,10 @@ static __always_inline void service_sent(struct thread_state *thread, struct tas
 	}
 	if (socket->role == ROLE_ACCEPTED && socket->receiver_service != member_of(thread)->service)
 		service_reply(thread, task, socket);
-	/* An event loop may have received for others until the connection was established. */
+	/*
+	 * While the connection was being established, an event loop may have received requests of
+	 * other services. The binding with which it opened the connection is restored.
+	 */
 	if (socket->direction.is_opening && socket->direction.binding &&
 	    socket->direction.sender == slot)
 		service_restore(thread, task, &socket->direction);

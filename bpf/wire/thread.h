@@ -16,7 +16,7 @@ enum call_state {
 };
 
 /*
- * One entry for each gated thread, with what is needed at most calls and switches. What an
+ * One entry for each gated thread. It has what most calls and context switches need. What an
  * extension needs less often is in an array of its own, at the index of the thread's slot:
  * lens_threads, guard_threads and members. lens_threads and guard_threads are cleared together with
  * this entry, when a slot gets a thread (gate_thread).

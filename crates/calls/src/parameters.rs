@@ -17,8 +17,8 @@ pub struct CallParameter {
     pub is_signed: bool,
 }
 
-/// The parameters of a call in their order. Empty if the call takes none, if the kernel that
-/// described the calls lacks it, or if its parameters differ in this ABI.
+/// The parameters of a call in their order. Empty if the call takes none, if `SIGNATURES` does not
+/// have the call, or if its parameters in this ABI differ from those in x86-64.
 pub fn parameters(abi: Abi, name: &str) -> Vec<CallParameter> {
     if differs_from_x86_64(abi, name) {
         return Vec::new();

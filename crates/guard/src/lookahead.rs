@@ -35,8 +35,8 @@ impl Lookahead {
         window.previous().take(self.length - 1).enumerate()
     }
 
-    /// The number of distances at which the pair was never seen. A call that was never seen
-    /// mismatches at each distance.
+    /// The number of earlier calls in the window that were never seen at their distance before the
+    /// current call. If the current call was never seen, all of them count.
     pub fn mismatches(&self, window: &Window) -> usize {
         let Some(current) = window.current() else { return 0 };
         if !self.seen.contains(&current) {

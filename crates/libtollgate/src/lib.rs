@@ -41,9 +41,9 @@ impl TaskRef {
     }
 }
 
-/// Assigns a process or thread to a service, in place of its present one. When this returns, the
-/// calling thread works for the service; other threads work for it from their next system call or
-/// context switch on.
+/// Assigns a process or thread to a service, in place of its present one. If the calling thread is
+/// among the assigned ones, it works for the service when this returns. Each other assigned thread
+/// works for it from its next system call or context switch on.
 pub fn assign(who: TaskRef, service: &str) -> Result<(), Error> {
     let request = json!({"ask-services": "assign", "who": who.to_request(), "service": service});
     client::request(&request).map(drop)

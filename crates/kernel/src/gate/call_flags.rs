@@ -1,5 +1,5 @@
-//! The properties of calls that the gate needs. One table has the calls of all ABIs by their index.
-//! It is filled by the names of calls.
+//! The properties of calls that the gate needs. One table has the bits of the calls of all ABIs, by
+//! call index. The calls are listed here by name, and their numbers are looked up for each ABI.
 
 use calls::Abi;
 

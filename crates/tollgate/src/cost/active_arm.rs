@@ -22,8 +22,8 @@ const TASK_MARGIN: Duration = Duration::from_secs(10);
 pub enum ActiveArm {
     Nothing,
     Floor(#[expect(dead_code, reason = "held until the block is over")] Box<Floor>),
-    /// Nothing tends the session while the worker runs, because that work would be measured as part
-    /// of the arm.
+    /// `SessionRunner::tend` is not called while the worker runs, because its work would be
+    /// measured as part of the arm.
     Gate {
         session: Box<SessionRunner>,
         bystander: bool,

@@ -75,8 +75,8 @@ pub struct GuardOptions {
     #[arg(long, value_name = "TIME", value_parser = duration)]
     #[serde(deserialize_with = "deserialize_duration")]
     pub delay_cap: Option<Duration>,
-    /// Hold an execve if the thread has had this many anomalies among 128 calls since its previous
-    /// execve; 0 holds none (default: 0)
+    /// Hold an execve if, at any time since the thread's previous execve, at least this many of its
+    /// latest 128 calls were anomalies; 0 holds none (default: 0)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=128))]
     pub suspend_execve: Option<u32>,
     /// How long --suspend-execve holds an execve (default: 2 days)
@@ -87,8 +87,8 @@ pub struct GuardOptions {
     #[arg(long, value_name = "TIME", value_parser = duration)]
     #[serde(deserialize_with = "deserialize_duration")]
     pub normal_wait: Option<Duration>,
-    /// Let C be the training call at which a baseline last learned something new. Freeze the
-    /// baseline after more than N × C training calls (default: 4)
+    /// Let C be the number of training calls up to the last one that taught something new. Freeze
+    /// the baseline after more than N × C training calls (default: 4)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub normal_ratio: Option<u32>,
     /// Return a normal baseline to training after more than this many anomalies: the program has

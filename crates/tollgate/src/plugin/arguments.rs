@@ -200,7 +200,7 @@ pub struct CallInput {
     pub output_data: Option<PathBuf>,
 }
 
-/// With fewer rounds, no interval around a median has the confidence of `bench`:
+/// With fewer rounds, no interval around a median reaches the 97 % that `bench` reports:
 /// 1 - 2 / 2^7 > 0.97.
 const MIN_ROUNDS: i64 = 7;
 

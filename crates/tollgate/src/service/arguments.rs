@@ -236,7 +236,8 @@ Conditions (a rule has at least one, unless it has adopts-peer or starts-below; 
   user     name or number of the effective user
   unit     systemd's unit: nginx.service
   cgroup   path of the control group, or of one of its ancestors, without /sys/fs/cgroup
-  service  the service that the thread works for, or the parent of a service that a rule started
+  service  the service that the thread works for; if a rule started that service, the service
+           below which it was started
   listen   local address of the connection: 127.0.0.1:80, [::1]:80, :80, 127.0.0.1, /run/a.sock,
            @name
   client   address or network of the peer: 10.0.0.0/8

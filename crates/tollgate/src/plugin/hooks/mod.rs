@@ -59,7 +59,9 @@ impl HookProvider for OffsetSource {
                 one(selected, "a network device, for example \"eth0\"")?;
                 Ok(network::packets(hook))
             }
-            _ if !selected.is_empty() => Err((Some(0), format!("`{hook}` does not select events"))),
+            _ if !selected.is_empty() => {
+                Err((Some(0), format!("`on {hook}` takes nothing in parentheses")))
+            }
             CALL => Ok(HookSpec {
                 fields: Vec::new(),
                 programs: vec![unconditional_program("syscall", Vec::new())],

@@ -18,7 +18,7 @@ const PROCESS_BUILTINS: &[Builtin] = &[
     Builtin::ReadUserText,
 ];
 const NO_PROCESS: &str =
-    "a packet belongs to no task: the one that runs at that moment has nothing to do with it";
+    "a packet belongs to no task; the task that runs when it arrives is unrelated to it";
 // include/uapi/linux/bpf.h, enum bpf_func_id
 const SKB_LOAD_BYTES: i32 = 26;
 const XDP_GET_BUFF_LEN: i32 = 188;
