@@ -1,0 +1,227 @@
+//! Estimators of the distribution of work from the latest tasks of a type.
+
+use statrs::distribution::{ContinuousCDF as _, Gamma, Normal};
+
+use crate::curve::WorkCurve;
+
+/// Which samples count, and how much.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum SampleSelection {
+    /// All samples, alike.
+    All,
+    /// The latest ones, alike.
+    Recent(usize),
+    /// The latest twelve, the latest three of them three times. This is our reading of PACE's
+    /// LongShort, after Govil, Chan and Wasserman, "Comparing Algorithms for Dynamic Speed-Setting
+    /// of a Low-Power CPU", MobiCom 1995.
+    LongShort,
+    /// All samples, each one with this factor less weight than the next later one.
+    Aged(f64),
+}
+
+/// The form of the distribution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Model {
+    /// That of the samples themselves.
+    Samples,
+    /// A histogram with as many bins of equal width as the square root of the number of samples.
+    Histogram,
+    /// A gamma distribution with the mean and the variance of the samples.
+    Gamma,
+    /// A normal distribution with the mean and the variance of the samples, above 0.
+    Normal,
+    /// A normal kernel at each sample, with Silverman's width, reflected at 0.
+    Kernel,
+}
+
+/// A way to estimate the distribution of work.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Estimator {
+    /// Which samples count.
+    pub selection: SampleSelection,
+    /// The form of the distribution.
+    pub model: Model,
+}
+
+/// How far above the mean a continuous distribution is cut off, in standard deviations.
+const TAIL: f64 = 8.0;
+const LONG: usize = 12;
+const SHORT: usize = 3;
+const SHORT_WEIGHT: f64 = 3.0;
+/// Below this weight relative to the latest sample's, a sample does not count.
+const LEAST_WEIGHT: f64 = 1e-6;
+
+impl SampleSelection {
+    /// The weights of the selected ones of `samples` samples; the latest is the last one.
+    fn weights(self, samples: usize) -> Vec<f64> {
+        match self {
+            Self::All => vec![1.0; samples],
+            Self::Recent(most) => vec![1.0; samples.min(most.max(1))],
+            Self::LongShort => {
+                let mut weights = vec![1.0; samples.min(LONG)];
+                weights.iter_mut().rev().take(SHORT).for_each(|weight| *weight = SHORT_WEIGHT);
+                weights
+            }
+            Self::Aged(factor) => {
+                let mut weights: Vec<_> = std::iter::successors(Some(1.0), |w| Some(w * factor))
+                    .take(samples)
+                    .take_while(|weight| *weight >= LEAST_WEIGHT)
+                    .collect();
+                weights.reverse();
+                weights
+            }
+        }
+    }
+}
+
+impl Estimator {
+    /// The distribution of work, from the work of earlier tasks, in cycles and the latest one last.
+    /// `None` without a positive sample.
+    pub fn curve(&self, samples: &[f64]) -> Option<WorkCurve> {
+        let weights = self.selection.weights(samples.len());
+        let selected = &samples[samples.len() - weights.len()..];
+        let weighted: Vec<_> = selected
+            .iter()
+            .copied()
+            .zip(weights)
+            .filter(|(cycles, _)| *cycles > 0.0 && cycles.is_finite())
+            .collect();
+        let spread = Spread::of(&weighted);
+        match self.model {
+            // All samples are alike: there is no width to estimate.
+            _ if !(spread.deviation > spread.mean * 1e-9) => WorkCurve::of_samples(weighted),
+            Model::Samples => WorkCurve::of_samples(weighted),
+            Model::Histogram => Some(histogram(&weighted, &spread)),
+            Model::Gamma => {
+                let variance = spread.deviation.powi(2);
+                let gamma =
+                    Gamma::new(spread.mean.powi(2) / variance, spread.mean / variance).ok()?;
+                Some(WorkCurve::of_cdf(spread.upper(), |cycles| gamma.cdf(cycles)))
+            }
+            Model::Normal => {
+                let normal = Normal::new(spread.mean, spread.deviation).ok()?;
+                Some(WorkCurve::of_cdf(spread.upper(), above_zero(|cycles| normal.cdf(cycles))))
+            }
+            Model::Kernel => {
+                let standard = Normal::new(0.0, 1.0).ok()?;
+                let width = silverman(&weighted, &spread);
+                // Work is positive: the part of a kernel below 0 is reflected.
+                let kernel = |cycles: f64, at: f64| {
+                    standard.cdf((cycles - at) / width) - standard.cdf((-cycles - at) / width)
+                };
+                let cdf = |cycles: f64| {
+                    let parts = weighted.iter().map(|(at, weight)| weight * kernel(cycles, *at));
+                    parts.sum::<f64>() / spread.weight
+                };
+                Some(WorkCurve::of_cdf(spread.upper(), cdf))
+            }
+        }
+    }
+}
+
+/// The part of a distribution above 0, as a distribution.
+fn above_zero(cdf: impl Fn(f64) -> f64) -> impl Fn(f64) -> f64 {
+    let below = cdf(0.0);
+    move |cycles| (cdf(cycles) - below) / (1.0 - below)
+}
+
+struct Spread {
+    weight: f64,
+    mean: f64,
+    deviation: f64,
+    most: f64,
+}
+
+impl Spread {
+    fn of(samples: &[(f64, f64)]) -> Self {
+        let weight: f64 = samples.iter().map(|(_, weight)| weight).sum();
+        let mean = samples.iter().map(|(cycles, weight)| cycles * weight).sum::<f64>() / weight;
+        let variance =
+            samples.iter().map(|(cycles, weight)| (cycles - mean).powi(2) * weight).sum::<f64>()
+                / weight;
+        let most = samples.iter().map(|(cycles, _)| *cycles).fold(0.0, f64::max);
+        Self { weight, mean, deviation: variance.sqrt(), most }
+    }
+
+    /// Where a continuous distribution is cut off.
+    fn upper(&self) -> f64 {
+        (self.mean + TAIL * self.deviation).max(self.most)
+    }
+}
+
+fn histogram(samples: &[(f64, f64)], spread: &Spread) -> WorkCurve {
+    let bins = (samples.len() as f64).sqrt().ceil().max(1.0);
+    let width = spread.most / bins;
+    let mut weights = vec![0.0; bins as usize];
+    for (cycles, weight) in samples {
+        weights[((cycles / width) as usize).min(bins as usize - 1)] += weight / spread.weight;
+    }
+    WorkCurve::of_cdf(spread.most, |cycles| {
+        let whole = ((cycles / width) as usize).min(weights.len());
+        let below: f64 = weights[..whole].iter().sum();
+        below + weights.get(whole).map_or(0.0, |weight| weight * (cycles / width).fract())
+    })
+}
+
+/// The width of the kernels: 0.9 min(σ, IQR / 1.34) n^(-1/5) (Silverman, "Density Estimation for
+/// Statistics and Data Analysis", 1986, equation 3.31). With weights, n is Kish's effective number.
+fn silverman(samples: &[(f64, f64)], spread: &Spread) -> f64 {
+    let squares: f64 = samples.iter().map(|(_, weight)| weight.powi(2)).sum();
+    let n = spread.weight.powi(2) / squares;
+    let quartiles = WorkCurve::of_samples(samples.iter().copied())
+        .map_or(0.0, |curve| curve.quantile(0.75) - curve.quantile(0.25));
+    let width =
+        if quartiles > 0.0 { spread.deviation.min(quartiles / 1.34) } else { spread.deviation };
+    0.9 * width * n.powf(-0.2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quantile(model: Model, samples: &[f64], share: f64) -> f64 {
+        let estimator = Estimator { selection: SampleSelection::All, model };
+        estimator.curve(samples).expect("there are samples").quantile(share)
+    }
+
+    #[test]
+    fn weights_of_selections() {
+        let weights = |selection: SampleSelection, samples| selection.weights(samples);
+        assert_eq!(weights(SampleSelection::All, 2), [1.0; 2]);
+        assert_eq!(weights(SampleSelection::Recent(3), 5), [1.0; 3]);
+        assert_eq!(weights(SampleSelection::LongShort, 4), [1.0, 3.0, 3.0, 3.0]);
+        assert_eq!(weights(SampleSelection::LongShort, 20).len(), 12);
+        assert_eq!(weights(SampleSelection::Aged(0.5), 3), [0.25, 0.5, 1.0]);
+        assert_eq!(weights(SampleSelection::Aged(0.5), 1000).len(), 20);
+    }
+
+    /// Quantiles of the exponential distribution, which is a gamma distribution, from its own
+    /// quantiles as samples.
+    #[test]
+    fn models_recover_quantiles() {
+        let samples: Vec<_> =
+            (0..1000).map(|i| -1e6 * (1.0 - (f64::from(i) + 0.5) / 1000.0).ln()).collect();
+        for share in [0.5_f64, 0.9, 0.95] {
+            let truth = -1e6 * (1.0 - share).ln();
+            for model in [Model::Samples, Model::Gamma, Model::Kernel, Model::Histogram] {
+                let found = quantile(model, &samples, share);
+                assert!((found / truth - 1.0).abs() < 0.12, "{model:?} {share}: {found} {truth}");
+            }
+        }
+        let normal: Vec<_> = (0..1000)
+            .map(|i| Normal::new(1e6, 1e5).unwrap().inverse_cdf((f64::from(i) + 0.5) / 1000.0))
+            .collect();
+        assert!((quantile(Model::Normal, &normal, 0.95) / 1.1645e6 - 1.0).abs() < 0.01);
+    }
+
+    #[test]
+    fn equal_samples_have_no_width() {
+        for model in [Model::Samples, Model::Histogram, Model::Gamma, Model::Normal, Model::Kernel]
+        {
+            assert_eq!(quantile(model, &[5.0; 4], 0.5), 5.0, "{model:?}");
+            let estimator = Estimator { selection: SampleSelection::All, model };
+            assert_eq!(estimator.curve(&[]), None);
+            assert_eq!(estimator.curve(&[f64::NAN, 0.0]), None);
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! The model of pace (docs/decisions/0009-pace.md): which speeds of a processor are worth having,
+//! how much work the tasks of a type need, and which sequence of speeds does that work by its
+//! deadline with the least energy.
+//!
+//! Source: Lorch and Smith, "Operating System Modifications for Task-Based Speed and Voltage
+//! Scheduling", MobiSys 2003 (RightSpeed), and "Improving Dynamic Voltage Scaling Algorithms with
+//! PACE", SIGMETRICS 2001.
+//!
+//! Units: work in cycles, speeds in cycles a second, times in seconds, power in watts, energy in
+//! joules.
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod curve;
+mod estimator;
+mod four_steps;
+mod levels;
+mod optimum;
+mod schedule;
+
+pub use curve::WorkCurve;
+pub use estimator::{Estimator, Model, SampleSelection};
+pub use four_steps::four_steps;
+pub use levels::{Level, Levels, LevelsError};
+pub use optimum::least_energy;
+pub use schedule::{Goal, Schedule, Step, flat, lambda_rule};

@@ -1,0 +1,222 @@
+//! Schedules: at which level a task runs, depending on the work that it has done.
+
+use crate::curve::WorkCurve;
+use crate::levels::Levels;
+
+/// What a schedule has to reach: the pre-deadline cycles by the deadline.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Goal {
+    /// Seconds from the beginning of the task.
+    pub deadline: f64,
+    /// The work that has to be possible by then.
+    pub cycles: f64,
+}
+
+/// A level, and the work from which on it is used.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Step {
+    /// Cycles that the task has done by then.
+    pub from: f64,
+    /// An index in [`Levels::worthwhile`].
+    pub level: usize,
+}
+
+/// The levels of a task. The first step begins at 0 cycles, and each next step later and at a
+/// faster level. The last step is the fastest level; it begins at the pre-deadline cycles at the
+/// latest.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Schedule {
+    steps: Vec<Step>,
+}
+
+/// The number of halvings of λ. The curve has finitely many steps, so the two schedules on both
+/// sides of the λ that is sought are next to each other long before.
+const HALVINGS: usize = 40;
+/// The smallest λ, as a fraction of the one at which the slowest level is left at once. No curve
+/// has a probability as small that is not 0.
+const LEAST_LAMBDA: f64 = 1e-9;
+
+impl Schedule {
+    /// The steps, the first one from 0 cycles on.
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// `leaves[i]` is the work at which level i is left. It is ascending, and has one entry less
+    /// than there are levels.
+    pub(crate) fn of_transitions(leaves: &[f64]) -> Self {
+        let mut steps: Vec<Step> = vec![Step { from: 0.0, level: 0 }];
+        for (level, from) in leaves.iter().enumerate() {
+            if steps.last().is_some_and(|step| step.from >= *from) {
+                steps.pop();
+            }
+            steps.push(Step { from: steps.last().map_or(0.0, |_| *from), level: level + 1 });
+        }
+        Self { steps }
+    }
+
+    /// The steps, each with the work at which it ends.
+    fn phases(&self) -> impl Iterator<Item = (Step, f64)> {
+        let ends = self.steps.iter().skip(1).map(|step| step.from).chain([f64::INFINITY]);
+        self.steps.iter().copied().zip(ends)
+    }
+
+    /// How long a task of this many cycles takes, in seconds.
+    pub fn time(&self, levels: &Levels, cycles: f64) -> f64 {
+        self.phases()
+            .map(|(step, end)| {
+                (end.min(cycles) - step.from).max(0.0) / levels.worthwhile()[step.level].hz
+            })
+            .sum()
+    }
+
+    /// The energy of a task of this many cycles beyond that of a processor without a task, in
+    /// joules.
+    pub fn energy(&self, levels: &Levels, cycles: f64) -> f64 {
+        self.phases()
+            .map(|(step, end)| {
+                (end.min(cycles) - step.from).max(0.0) * levels.energy_per_cycle(step.level)
+            })
+            .sum()
+    }
+
+    /// The expected energy of a task, as [`Schedule::energy`] counts it.
+    pub fn expected_energy(&self, levels: &Levels, curve: &WorkCurve) -> f64 {
+        self.phases()
+            .map(|(step, end)| {
+                curve.expected_between(step.from, end) * levels.energy_per_cycle(step.level)
+            })
+            .sum()
+    }
+
+    /// Moves each step to a multiple of `tick` seconds after the beginning, never to a later one.
+    /// So the pre-deadline cycles take no longer.
+    pub fn rounded(&self, levels: &Levels, tick: f64) -> Self {
+        let mut steps = vec![self.steps[0]];
+        let (mut time, mut done) = (0.0, self.steps[0].from);
+        for step in &self.steps[1..] {
+            let slower = steps[steps.len() - 1];
+            let hz = levels.worthwhile()[slower.level].hz;
+            let leaves = ((time + (step.from - done) / hz) / tick).floor() * tick;
+            done += (leaves - time).max(0.0) * hz;
+            time = time.max(leaves);
+            if done <= slower.from {
+                steps.pop();
+            }
+            steps.push(Step { from: if steps.is_empty() { 0.0 } else { done }, level: step.level });
+        }
+        Self { steps }
+    }
+
+    /// The rest of the schedule after a wait for I/O, as the paper has it: one factor for all
+    /// remaining speeds. It is the least one with which the rest of the pre-deadline cycles takes
+    /// at most `left` seconds, each speed being rounded up to a level. The result counts work from
+    /// the beginning of the task, like this schedule. If no factor suffices, it is the fastest
+    /// level.
+    pub fn after_wait(&self, levels: &Levels, goal: Goal, done: f64, left: f64) -> Self {
+        let hz = |level: usize| levels.worthwhile()[level].hz;
+        let fastest = levels.worthwhile().len() - 1;
+        let remaining: Vec<_> = self.phases().filter(|(_, end)| *end > done).collect();
+        let raised = |factor: f64| -> Vec<Step> {
+            let rounded_up = |level: usize| {
+                let wanted = hz(level) * factor * (1.0 - 1e-12);
+                (level..=fastest).find(|faster| hz(*faster) >= wanted).unwrap_or(fastest)
+            };
+            let mut steps: Vec<Step> = Vec::new();
+            for (step, _) in &remaining {
+                let level = rounded_up(step.level);
+                if steps.last().is_none_or(|last| last.level != level) {
+                    steps.push(Step { from: step.from, level });
+                }
+            }
+            steps[0].from = 0.0;
+            steps
+        };
+        let suffices = |steps: &[Step]| {
+            let whole = Self { steps: steps.to_vec() };
+            let rest = whole.time(levels, goal.cycles) - whole.time(levels, done.min(goal.cycles));
+            rest <= left * (1.0 + 1e-12)
+        };
+        // The steps change only where a speed becomes that of a faster level.
+        let mut factors: Vec<_> = remaining
+            .iter()
+            .flat_map(|(step, _)| (step.level..=fastest).map(|to| hz(to) / hz(step.level)))
+            .collect();
+        factors.sort_by(f64::total_cmp);
+        let steps = factors.into_iter().map(raised).find(|steps| suffices(steps));
+        Self { steps: steps.unwrap_or_else(|| vec![Step { from: 0.0, level: fastest }]) }
+    }
+}
+
+/// One speed up to the pre-deadline cycles: the slowest worthwhile level that does them by the
+/// deadline.
+pub fn flat(levels: &Levels, goal: Goal) -> Schedule {
+    let all = levels.worthwhile();
+    let fastest = all.len() - 1;
+    let level =
+        all.iter().position(|level| goal.cycles <= level.hz * goal.deadline).unwrap_or(fastest);
+    let mut steps = vec![Step { from: 0.0, level }];
+    if level < fastest && goal.cycles > 0.0 {
+        steps.push(Step { from: goal.cycles, level: fastest });
+    }
+    Schedule { steps }
+}
+
+/// The schedule with the least expected energy that does the pre-deadline cycles by the deadline.
+///
+/// The paper's condition for the optimum, s²·E′(s)·Fᶜ(w) = K, has this discrete form: level i is
+/// left for level i + 1 when Fᶜ(w) falls to λ·(1/sᵢ − 1/sᵢ₊₁) / (Eᵢ₊₁ − Eᵢ), where E is the energy
+/// of a cycle. A larger λ makes the schedule faster; it is chosen so that the pre-deadline cycles
+/// take exactly the deadline. Between the two schedules next to it, where the curve has a step,
+/// all transitions move by the same fraction. Both schedules have the least Lagrangian, so those in
+/// between have it, too: no schedule with the same time needs less energy.
+///
+/// If even the slowest level does the cycles by the deadline, it is used; if the fastest one does
+/// not, that is used from the beginning.
+pub fn lambda_rule(levels: &Levels, curve: &WorkCurve, goal: Goal) -> Schedule {
+    let all = levels.worthwhile();
+    let fastest = all.len() - 1;
+    // Seconds saved for a joule more, from each level to the next one: descending, because the
+    // levels are a convex hull.
+    let rates: Vec<_> = (0..fastest)
+        .map(|level| {
+            let more = levels.energy_per_cycle(level + 1) - levels.energy_per_cycle(level);
+            (1.0 / all[level].hz - 1.0 / all[level + 1].hz) / more
+        })
+        .collect();
+    let leaves = |lambda: f64| -> Vec<f64> {
+        let leaves = rates.iter().map(|rate| match lambda * rate {
+            probability if probability >= 1.0 => 0.0,
+            probability => curve.exceeded_by(probability).min(goal.cycles),
+        });
+        leaves.collect()
+    };
+    let time = |leaves: &[f64]| -> f64 {
+        let ends = leaves.iter().chain([&goal.cycles]);
+        let begins = [&0.0].into_iter().chain(leaves);
+        ends.zip(begins).zip(all).map(|((end, begin), level)| (end - begin) / level.hz).sum()
+    };
+    if goal.cycles >= all[fastest].hz * goal.deadline || fastest == 0 {
+        return Schedule { steps: vec![Step { from: 0.0, level: fastest }] };
+    }
+    let mut slow = vec![goal.cycles; fastest];
+    if time(&slow) <= goal.deadline {
+        return Schedule::of_transitions(&slow);
+    }
+    let mut fast = vec![0.0; fastest];
+    let (mut low, mut high) = (LEAST_LAMBDA / rates[0], 1.0 / rates[fastest - 1]);
+    for _ in 0..HALVINGS {
+        let lambda = (low * high).sqrt();
+        let between = leaves(lambda);
+        if time(&between) > goal.deadline {
+            (low, slow) = (lambda, between);
+        } else {
+            (high, fast) = (lambda, between);
+        }
+    }
+    let (longer, shorter) = (time(&slow), time(&fast));
+    let part = ((longer - goal.deadline) / (longer - shorter)).clamp(0.0, 1.0);
+    let exact: Vec<_> =
+        slow.iter().zip(&fast).map(|(slow, fast)| slow + part * (fast - slow)).collect();
+    Schedule::of_transitions(&exact)
+}
