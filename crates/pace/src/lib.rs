@@ -12,16 +12,24 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod choice;
 mod curve;
 mod estimator;
 mod four_steps;
+mod governors;
 mod levels;
 mod optimum;
+mod policies;
+mod replay;
 mod schedule;
 
+pub use choice::choose_estimator;
 pub use curve::WorkCurve;
 pub use estimator::{Estimator, Model, SampleSelection};
 pub use four_steps::four_steps;
+pub use governors::{Governor, GovernorPolicy};
 pub use levels::{Level, Levels, LevelsError};
 pub use optimum::least_energy;
+pub use policies::{Clairvoyant, Fastest, Learner, MIN_SAMPLES, Rule};
+pub use replay::{Policy, Replay, Task, replay};
 pub use schedule::{Goal, Schedule, Step, flat, lambda_rule};

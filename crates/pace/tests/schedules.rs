@@ -28,6 +28,18 @@ fn goal(levels: &Levels, curve: &WorkCurve, share: f64, part: f64) -> Goal {
     Goal { deadline: shortest + part * (longest - shortest), cycles }
 }
 
+/// Fractions from 0 to 1, the same ones in every run (a linear congruential generator with the
+/// constants of Knuth's MMIX).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> f64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
 fn is_ordered(schedule: &Schedule) -> bool {
     schedule.steps()[0].from == 0.0
         && schedule.steps().windows(2).all(|two| two[0].from < two[1].from)
@@ -111,4 +123,41 @@ fn impossible_and_easy_goals() {
     // 35 million cycles take 50 ms at 700 MHz and 117 ms at 300 MHz.
     assert_eq!(levels_of(0.04), vec![vec![2]; 3]);
     assert_eq!(levels_of(0.2), vec![vec![0, 2]; 3]);
+}
+
+/// The λ rule as it is executed, with steps at multiples of 0.1 ms and a deadline of 50 ms, beside
+/// the exact optimum without rounding.
+#[test]
+fn executed_lambda_rule_is_near_the_optimum() {
+    let mut random = Random(1);
+    let mut excess: Vec<f64> = Vec::new();
+    while excess.len() < 10_000 {
+        let count = 3 + (random.next() * 4.0) as usize;
+        let mut hz = 0.0;
+        // A power law with an exponent from 2 to 3.5, and a constant part.
+        let (exponent, constant) = (2.0 + 1.5 * random.next(), 0.5 * random.next());
+        let levels = (0..count).map(|_| {
+            hz += 2e8 + 6e8 * random.next();
+            Level { hz, watts: constant + (hz / 1e9).powf(exponent) }
+        });
+        let levels = Levels::new(levels.collect(), 0.0).expect("sensible levels");
+        let samples = std::iter::repeat_with(|| (1e6 + 1e8 * random.next().powi(3), 1.0)).take(6);
+        let curve = WorkCurve::of_samples(samples.collect::<Vec<_>>()).expect("samples");
+        let cycles = curve.quantile(0.95);
+        let fastest = levels.worthwhile()[levels.worthwhile().len() - 1].hz;
+        let goal = Goal { deadline: 0.05, cycles: cycles.min(0.95 * 0.05 * fastest) };
+        let least = least_energy(&levels, &curve, goal).expect("possible");
+        let executed = lambda_rule(&levels, &curve, goal).rounded(&levels, 1e-4);
+        excess.push(executed.expected_energy(&levels, &curve) / least - 1.0);
+    }
+    excess.sort_by(f64::total_cmp);
+    let at = |share: f64| 100.0 * excess[((excess.len() - 1) as f64 * share) as usize];
+    println!(
+        "more than the optimum: median {:.2} %, 95 % {:.2} %, 99 % {:.2} %, at most {:.2} %",
+        at(0.5),
+        at(0.95),
+        at(0.99),
+        at(1.0)
+    );
+    assert!(at(0.95) <= 3.0, "{} % above the optimum", at(0.95));
 }

@@ -1,0 +1,117 @@
+//! Policies on traces.
+
+use pace::{
+    Clairvoyant, Estimator, Fastest, Governor, GovernorPolicy, Learner, Level, Levels, Model,
+    Policy, Rule, SampleSelection, Task, replay,
+};
+use proptest::prelude::*;
+
+/// The five emulated P-states of an Intel-like machine, in MHz and watts.
+fn five_levels() -> Levels {
+    let level = |(mhz, watts): (f64, f64)| Level { hz: mhz * 1e6, watts };
+    let pairs = [(800.0, 4.0), (1200.0, 7.0), (1800.0, 12.0), (2400.0, 20.0), (3000.0, 30.0)];
+    Levels::new(pairs.map(level).into(), 0.0).expect("sensible levels")
+}
+
+/// A task every 100 ms, with a deadline of 50 ms.
+fn tasks(cycles: &[f64]) -> Vec<Task> {
+    let task = |(index, cycles): (usize, &f64)| Task {
+        begin: index as f64 * 0.1,
+        cycles: *cycles,
+        deadline: 0.05,
+    };
+    cycles.iter().enumerate().map(task).collect()
+}
+
+fn learner(levels: &Levels, rule: Rule, target: f64) -> Learner<'_> {
+    let estimator = Estimator { selection: SampleSelection::All, model: Model::Samples };
+    Learner::new(levels, rule, estimator, target, Vec::new())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    /// No policy needs less energy than the one that knows the work in advance, and none ends tasks
+    /// earlier than the fastest level.
+    #[test]
+    fn clairvoyant_needs_the_least_and_fastest_ends_first(
+        cycles in prop::collection::vec(1e6..140e6, 12..60),
+    ) {
+        let levels = five_levels();
+        let tasks = tasks(&cycles);
+        let least = replay(&levels, &tasks, &mut Clairvoyant::new(&levels));
+        let fastest = replay(&levels, &tasks, &mut Fastest(&levels));
+        prop_assert_eq!(least.met(&tasks), tasks.len());
+        let mut policies: Vec<Box<dyn Policy + '_>> = vec![
+            Box::new(learner(&levels, Rule::Lambda, 0.95)),
+            Box::new(learner(&levels, Rule::Flat, 0.95)),
+            Box::new(learner(&levels, Rule::FourSteps(1e-3), 0.95)),
+            Box::new(GovernorPolicy::new(&levels, Governor::Ondemand)),
+            Box::new(GovernorPolicy::new(&levels, Governor::Conservative)),
+            Box::new(GovernorPolicy::new(&levels, Governor::Schedutil)),
+        ];
+        for policy in &mut policies {
+            let all = replay(&levels, &tasks, policy.as_mut());
+            // A policy that misses a deadline may need less.
+            if all.met(&tasks) == tasks.len() {
+                prop_assert!(all.energy >= least.energy * (1.0 - 1e-9));
+            }
+            for (time, first) in all.times.iter().zip(&fastest.times) {
+                prop_assert!(*time >= first * (1.0 - 1e-9));
+            }
+        }
+    }
+}
+
+/// Work that varies: one task in ten needs four times as much.
+fn varied() -> Vec<Task> {
+    let cycles: Vec<_> =
+        (0..400).map(|i| if i % 10 == 7 { 120e6 } else { 25e6 + f64::from(i % 7) * 1e6 }).collect();
+    tasks(&cycles)
+}
+
+#[test]
+fn pace_meets_its_target_with_less_energy_than_flat() {
+    let levels = five_levels();
+    let tasks = varied();
+    let of = |rule| {
+        let all = replay(&levels, &tasks, &mut learner(&levels, rule, 0.95));
+        (all.energy, all.met(&tasks))
+    };
+    let ((pace, met), (flat, _), (steps, steps_met)) =
+        (of(Rule::Lambda), of(Rule::Flat), of(Rule::FourSteps(1e-3)));
+    assert!(met >= 380 && steps_met >= 380, "{met} and {steps_met} of 400 met");
+    assert!(pace < 0.9 * flat, "{pace} J, and {flat} J at one speed");
+    assert!(pace <= steps, "{pace} J, and {steps} J by four steps");
+}
+
+/// A load of 100 % brings every governor to the fastest level, and idle time back to the slowest.
+#[test]
+fn governors_follow_the_load() {
+    let levels = five_levels();
+    for governor in [Governor::Ondemand, Governor::Conservative, Governor::Schedutil] {
+        let mut policy = GovernorPolicy::new(&levels, governor);
+        let long = [Task { begin: 0.0, cycles: 3e9, deadline: 2.0 }];
+        replay(&levels, &long, &mut policy);
+        assert_eq!(policy.level(0.0).0.hz, 3e9, "{governor:?} under load");
+        let later = [Task { begin: 60.0, cycles: 1.0, deadline: 1.0 }];
+        replay(&levels, &later, &mut policy);
+        let idle = policy.level(0.0).0.hz;
+        // util_est keeps the utilization of the last task.
+        assert!(idle == 8e8 || governor == Governor::Schedutil, "{governor:?}: {idle}");
+    }
+}
+
+#[test]
+fn tasks_that_wait_run_at_the_fastest_level() {
+    let levels = five_levels();
+    let mut all = tasks(&[25e6; 20]);
+    all.push(Task { begin: 1.901, cycles: 25e6, deadline: 0.05 });
+    let policy = &mut learner(&levels, Rule::Lambda, 0.95);
+    let times = replay(&levels, &all, policy).times;
+    // 25 million cycles take 31.25 ms at 800 MHz and 8.33 ms at 3 GHz.
+    assert!((times[18] - 0.03125).abs() < 1e-9, "{}", times[18]);
+    // 1 ms at 800 MHz, the rest at 3 GHz; then the second task.
+    assert!((times[19] - (0.001 + 24.2e6 / 3e9)).abs() < 1e-9, "{}", times[19]);
+    assert!((times[20] - (times[19] - 0.001 + 25e6 / 3e9)).abs() < 1e-9, "{}", times[20]);
+}
