@@ -2,7 +2,7 @@
 
 use crate::estimator::Estimator;
 use crate::levels::Levels;
-use crate::policies::{Learner, Rule};
+use crate::policies::{Learner, ScheduleRule};
 use crate::replay::{Task, replay};
 
 /// The index of the estimator with which the λ rule would have needed the least energy for these
@@ -16,7 +16,8 @@ pub fn choose_estimator(
     estimators: &[Estimator],
 ) -> Option<usize> {
     let outcomes = estimators.iter().enumerate().map(|(index, estimator)| {
-        let mut learner = Learner::new(levels, Rule::Lambda, *estimator, target, Vec::new());
+        let mut learner =
+            Learner::new(levels, ScheduleRule::Lambda, *estimator, target, Vec::new());
         let outcome = replay(levels, tasks, &mut learner);
         let met = outcome.met(tasks);
         let missing = (target * tasks.len() as f64).ceil() as usize;

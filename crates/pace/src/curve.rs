@@ -1,7 +1,8 @@
 //! How much work the tasks of a type need: a distribution, as the steps of its survival function.
 
 /// A distribution of work: for each amount in ascending order, the probability that a task needs
-/// more. In between, the probability is that of the amount before, which never understates the work.
+/// more. In between, the probability is that of the amount before, which never understates the
+/// work.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkCurve {
     cycles: Vec<f64>,

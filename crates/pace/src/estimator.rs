@@ -88,8 +88,7 @@ impl Estimator {
             .collect();
         let spread = Spread::of(&weighted);
         match self.model {
-            // All samples are alike: there is no width to estimate.
-            _ if !(spread.deviation > spread.mean * 1e-9) => WorkCurve::of_samples(weighted),
+            _ if !spread.has_width() => WorkCurve::of_samples(weighted),
             Model::Samples => WorkCurve::of_samples(weighted),
             Model::Histogram => Some(histogram(&weighted, &spread)),
             Model::Gamma => {
@@ -141,6 +140,11 @@ impl Spread {
                 / weight;
         let most = samples.iter().map(|(cycles, _)| *cycles).fold(0.0, f64::max);
         Self { weight, mean, deviation: variance.sqrt(), most }
+    }
+
+    /// Whether the samples differ, so that there is a width to estimate.
+    fn has_width(&self) -> bool {
+        self.deviation > self.mean * 1e-9
     }
 
     /// Where a continuous distribution is cut off.

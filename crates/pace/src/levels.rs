@@ -36,7 +36,8 @@ pub enum LevelsError {
     Idle(f64),
     /// A level needs no more power than no task at all.
     #[error(
-        "the level of {mhz} MHz needs {watts} W, which is not more than the {idle_watts} W without a task"
+        "the level of {mhz} MHz needs {watts} W, which is not more than the {idle_watts} W without \
+        a task"
     )]
     BelowIdle {
         /// Its speed, in MHz.

@@ -30,6 +30,6 @@ pub use four_steps::four_steps;
 pub use governors::{Governor, GovernorPolicy};
 pub use levels::{Level, Levels, LevelsError};
 pub use optimum::least_energy;
-pub use policies::{Clairvoyant, Fastest, Learner, MIN_SAMPLES, Rule};
+pub use policies::{Clairvoyant, Fastest, Learner, MIN_SAMPLES, ScheduleRule};
 pub use replay::{Policy, Replay, Task, replay};
 pub use schedule::{Goal, Schedule, Step, flat, lambda_rule};

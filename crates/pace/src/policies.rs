@@ -9,7 +9,7 @@ use crate::schedule::{Goal, Schedule, flat, lambda_rule};
 
 /// How a schedule follows from what is known of the work.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Rule {
+pub enum ScheduleRule {
     /// One speed.
     Flat,
     /// The optimum (`lambda_rule`).
@@ -25,7 +25,7 @@ pub const MIN_SAMPLES: usize = 10;
 /// runs at the fastest level until none is left, as RightSpeed has it.
 pub struct Learner<'levels> {
     levels: &'levels Levels,
-    rule: Rule,
+    rule: ScheduleRule,
     estimator: Estimator,
     target: f64,
     samples: Vec<f64>,
@@ -37,7 +37,7 @@ impl<'levels> Learner<'levels> {
     /// of earlier tasks, the latest one last.
     pub fn new(
         levels: &'levels Levels,
-        rule: Rule,
+        rule: ScheduleRule,
         estimator: Estimator,
         target: f64,
         samples: Vec<f64>,
@@ -52,9 +52,9 @@ impl<'levels> Learner<'levels> {
         let curve = self.estimator.curve(&self.samples)?;
         let goal = Goal { deadline, cycles: curve.quantile(self.target) };
         Some(match self.rule {
-            Rule::Flat => flat(self.levels, goal),
-            Rule::Lambda => lambda_rule(self.levels, &curve, goal),
-            Rule::FourSteps(tick) => four_steps(self.levels, &curve, goal, tick),
+            ScheduleRule::Flat => flat(self.levels, goal),
+            ScheduleRule::Lambda => lambda_rule(self.levels, &curve, goal),
+            ScheduleRule::FourSteps(tick) => four_steps(self.levels, &curve, goal, tick),
         })
     }
 }

@@ -18,7 +18,8 @@ pub struct Task {
 /// Chooses the speed of a processor that executes tasks one after the other, in the order of their
 /// beginnings.
 pub trait Policy {
-    /// A task begins. `waiting` is the number of tasks that have begun and not ended, with this one.
+    /// A task begins. `waiting` is the number of tasks that have begun and not ended, this one
+    /// included.
     fn begin(&mut self, task: &Task, waiting: usize);
 
     /// The current task ends. `waiting` is the number of tasks that are left.
@@ -33,8 +34,8 @@ pub trait Policy {
         f64::INFINITY
     }
 
-    /// It is now `now`, and since the previous call the processor was busy for the whole time or not
-    /// at all. A tick is due if `now` is that of [`Policy::next_tick`].
+    /// The time is `now`. Since the previous call, the processor was busy for the whole time, or
+    /// not at all. A tick is due if `now` is that of [`Policy::next_tick`].
     fn pass(&mut self, _now: f64, _is_busy: bool) {}
 }
 

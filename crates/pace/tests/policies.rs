@@ -2,7 +2,7 @@
 
 use pace::{
     Clairvoyant, Estimator, Fastest, Governor, GovernorPolicy, Learner, Level, Levels, Model,
-    Policy, Rule, SampleSelection, Task, replay,
+    Policy, SampleSelection, ScheduleRule, Task, replay,
 };
 use proptest::prelude::*;
 
@@ -23,7 +23,7 @@ fn tasks(cycles: &[f64]) -> Vec<Task> {
     cycles.iter().enumerate().map(task).collect()
 }
 
-fn learner(levels: &Levels, rule: Rule, target: f64) -> Learner<'_> {
+fn learner(levels: &Levels, rule: ScheduleRule, target: f64) -> Learner<'_> {
     let estimator = Estimator { selection: SampleSelection::All, model: Model::Samples };
     Learner::new(levels, rule, estimator, target, Vec::new())
 }
@@ -43,9 +43,9 @@ proptest! {
         let fastest = replay(&levels, &tasks, &mut Fastest(&levels));
         prop_assert_eq!(least.met(&tasks), tasks.len());
         let mut policies: Vec<Box<dyn Policy + '_>> = vec![
-            Box::new(learner(&levels, Rule::Lambda, 0.95)),
-            Box::new(learner(&levels, Rule::Flat, 0.95)),
-            Box::new(learner(&levels, Rule::FourSteps(1e-3), 0.95)),
+            Box::new(learner(&levels, ScheduleRule::Lambda, 0.95)),
+            Box::new(learner(&levels, ScheduleRule::Flat, 0.95)),
+            Box::new(learner(&levels, ScheduleRule::FourSteps(1e-3), 0.95)),
             Box::new(GovernorPolicy::new(&levels, Governor::Ondemand)),
             Box::new(GovernorPolicy::new(&levels, Governor::Conservative)),
             Box::new(GovernorPolicy::new(&levels, Governor::Schedutil)),
@@ -79,7 +79,7 @@ fn pace_meets_its_target_with_less_energy_than_flat() {
         (all.energy, all.met(&tasks))
     };
     let ((pace, met), (flat, _), (steps, steps_met)) =
-        (of(Rule::Lambda), of(Rule::Flat), of(Rule::FourSteps(1e-3)));
+        (of(ScheduleRule::Lambda), of(ScheduleRule::Flat), of(ScheduleRule::FourSteps(1e-3)));
     assert!(met >= 380 && steps_met >= 380, "{met} and {steps_met} of 400 met");
     assert!(pace < 0.9 * flat, "{pace} J, and {flat} J at one speed");
     assert!(pace <= steps, "{pace} J, and {steps} J by four steps");
@@ -107,7 +107,7 @@ fn tasks_that_wait_run_at_the_fastest_level() {
     let levels = five_levels();
     let mut all = tasks(&[25e6; 20]);
     all.push(Task { begin: 1.901, cycles: 25e6, deadline: 0.05 });
-    let policy = &mut learner(&levels, Rule::Lambda, 0.95);
+    let policy = &mut learner(&levels, ScheduleRule::Lambda, 0.95);
     let times = replay(&levels, &all, policy).times;
     // 25 million cycles take 31.25 ms at 800 MHz and 8.33 ms at 3 GHz.
     assert!((times[18] - 0.03125).abs() < 1e-9, "{}", times[18]);

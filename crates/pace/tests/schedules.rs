@@ -30,9 +30,9 @@ fn goal(levels: &Levels, curve: &WorkCurve, share: f64, part: f64) -> Goal {
 
 /// Fractions from 0 to 1, the same ones in every run (a linear congruential generator with the
 /// constants of Knuth's MMIX).
-struct Random(u64);
+struct Fractions(u64);
 
-impl Random {
+impl Fractions {
     fn next(&mut self) -> f64 {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -129,7 +129,7 @@ fn impossible_and_easy_goals() {
 /// the exact optimum without rounding.
 #[test]
 fn executed_lambda_rule_is_near_the_optimum() {
-    let mut random = Random(1);
+    let mut random = Fractions(1);
     let mut excess: Vec<f64> = Vec::new();
     while excess.len() < 10_000 {
         let count = 3 + (random.next() * 4.0) as usize;
