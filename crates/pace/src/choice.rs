@@ -30,7 +30,7 @@ pub fn choose_estimator(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::estimator::{Model, SampleSelection};
+    use crate::estimator::{DistributionModel, SampleSelection};
     use crate::levels::Level;
 
     /// The work falls to a third: an estimator that forgets needs less energy.
@@ -45,7 +45,7 @@ mod tests {
             deadline: 0.05,
         };
         let tasks: Vec<_> = (0..300).map(task).collect();
-        let of = |selection| Estimator { selection, model: Model::Samples };
+        let of = |selection| Estimator { selection, model: DistributionModel::Samples };
         let estimators = [of(SampleSelection::All), of(SampleSelection::Recent(20))];
         assert_eq!(choose_estimator(&levels, &tasks, 0.9, &estimators), Some(1));
         assert_eq!(choose_estimator(&levels, &tasks, 0.9, &[]), None);

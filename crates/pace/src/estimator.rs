@@ -21,7 +21,7 @@ pub enum SampleSelection {
 
 /// The form of the distribution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Model {
+pub enum DistributionModel {
     /// That of the samples themselves.
     Samples,
     /// A histogram with as many bins of equal width as the square root of the number of samples.
@@ -40,7 +40,7 @@ pub struct Estimator {
     /// Which samples count.
     pub selection: SampleSelection,
     /// The form of the distribution.
-    pub model: Model,
+    pub model: DistributionModel,
 }
 
 /// How far above the mean a continuous distribution is cut off, in standard deviations.
@@ -89,19 +89,19 @@ impl Estimator {
         let spread = Spread::of(&weighted);
         match self.model {
             _ if !spread.has_width() => WorkCurve::of_samples(weighted),
-            Model::Samples => WorkCurve::of_samples(weighted),
-            Model::Histogram => Some(histogram(&weighted, &spread)),
-            Model::Gamma => {
+            DistributionModel::Samples => WorkCurve::of_samples(weighted),
+            DistributionModel::Histogram => Some(histogram(&weighted, &spread)),
+            DistributionModel::Gamma => {
                 let variance = spread.deviation.powi(2);
                 let gamma =
                     Gamma::new(spread.mean.powi(2) / variance, spread.mean / variance).ok()?;
                 Some(WorkCurve::of_cdf(spread.upper(), |cycles| gamma.cdf(cycles)))
             }
-            Model::Normal => {
+            DistributionModel::Normal => {
                 let normal = Normal::new(spread.mean, spread.deviation).ok()?;
                 Some(WorkCurve::of_cdf(spread.upper(), above_zero(|cycles| normal.cdf(cycles))))
             }
-            Model::Kernel => {
+            DistributionModel::Kernel => {
                 let standard = Normal::new(0.0, 1.0).ok()?;
                 let width = silverman(&weighted, &spread);
                 // Work is positive: the part of a kernel below 0 is reflected.
@@ -183,7 +183,7 @@ fn silverman(samples: &[(f64, f64)], spread: &Spread) -> f64 {
 mod tests {
     use super::*;
 
-    fn quantile(model: Model, samples: &[f64], share: f64) -> f64 {
+    fn quantile(model: DistributionModel, samples: &[f64], share: f64) -> f64 {
         let estimator = Estimator { selection: SampleSelection::All, model };
         estimator.curve(samples).expect("there are samples").quantile(share)
     }
@@ -207,7 +207,12 @@ mod tests {
             (0..1000).map(|i| -1e6 * (1.0 - (f64::from(i) + 0.5) / 1000.0).ln()).collect();
         for share in [0.5_f64, 0.9, 0.95] {
             let truth = -1e6 * (1.0 - share).ln();
-            for model in [Model::Samples, Model::Gamma, Model::Kernel, Model::Histogram] {
+            for model in [
+                DistributionModel::Samples,
+                DistributionModel::Gamma,
+                DistributionModel::Kernel,
+                DistributionModel::Histogram,
+            ] {
                 let found = quantile(model, &samples, share);
                 assert!((found / truth - 1.0).abs() < 0.12, "{model:?} {share}: {found} {truth}");
             }
@@ -215,13 +220,18 @@ mod tests {
         let normal: Vec<_> = (0..1000)
             .map(|i| Normal::new(1e6, 1e5).unwrap().inverse_cdf((f64::from(i) + 0.5) / 1000.0))
             .collect();
-        assert!((quantile(Model::Normal, &normal, 0.95) / 1.1645e6 - 1.0).abs() < 0.01);
+        assert!((quantile(DistributionModel::Normal, &normal, 0.95) / 1.1645e6 - 1.0).abs() < 0.01);
     }
 
     #[test]
     fn equal_samples_have_no_width() {
-        for model in [Model::Samples, Model::Histogram, Model::Gamma, Model::Normal, Model::Kernel]
-        {
+        for model in [
+            DistributionModel::Samples,
+            DistributionModel::Histogram,
+            DistributionModel::Gamma,
+            DistributionModel::Normal,
+            DistributionModel::Kernel,
+        ] {
             assert_eq!(quantile(model, &[5.0; 4], 0.5), 5.0, "{model:?}");
             let estimator = Estimator { selection: SampleSelection::All, model };
             assert_eq!(estimator.curve(&[]), None);

@@ -5,7 +5,7 @@
 //! load that ondemand assumes after long idle times, and I/O boosts.
 
 use crate::levels::{Level, Levels};
-use crate::replay::{Policy, Task};
+use crate::replay::{SpeedPolicy, Task};
 
 /// Which governor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,7 +105,7 @@ impl<'levels> GovernorPolicy<'levels> {
     }
 }
 
-impl Policy for GovernorPolicy<'_> {
+impl SpeedPolicy for GovernorPolicy<'_> {
     fn begin(&mut self, _task: &Task, _waiting: usize) {}
 
     fn end(&mut self, _task: &Task, waiting: usize) {

@@ -25,11 +25,11 @@ mod schedule;
 
 pub use choice::choose_estimator;
 pub use curve::WorkCurve;
-pub use estimator::{Estimator, Model, SampleSelection};
+pub use estimator::{DistributionModel, Estimator, SampleSelection};
 pub use four_steps::four_steps;
 pub use governors::{Governor, GovernorPolicy};
 pub use levels::{Level, Levels, LevelsError};
 pub use optimum::least_energy;
 pub use policies::{Clairvoyant, Fastest, Learner, MIN_SAMPLES, ScheduleRule};
-pub use replay::{Policy, Replay, Task, replay};
+pub use replay::{Replay, SpeedPolicy, Task, replay};
 pub use schedule::{Goal, Schedule, Step, flat, lambda_rule};

@@ -4,7 +4,7 @@ use crate::curve::WorkCurve;
 use crate::estimator::Estimator;
 use crate::four_steps::four_steps;
 use crate::levels::{Level, Levels};
-use crate::replay::{Policy, Task};
+use crate::replay::{SpeedPolicy, Task};
 use crate::schedule::{Goal, Schedule, flat, lambda_rule};
 
 /// How a schedule follows from what is known of the work.
@@ -59,7 +59,7 @@ impl<'levels> Learner<'levels> {
     }
 }
 
-impl Policy for Learner<'_> {
+impl SpeedPolicy for Learner<'_> {
     fn begin(&mut self, task: &Task, waiting: usize) {
         self.schedule = if waiting == 1 { self.plan(task.deadline) } else { None };
     }
@@ -86,7 +86,7 @@ fn scheduled(levels: &Levels, schedule: Option<&Schedule>, done: f64) -> (Level,
 /// Always the fastest level.
 pub struct Fastest<'levels>(pub &'levels Levels);
 
-impl Policy for Fastest<'_> {
+impl SpeedPolicy for Fastest<'_> {
     fn begin(&mut self, _task: &Task, _waiting: usize) {}
 
     fn end(&mut self, _task: &Task, _waiting: usize) {}
@@ -110,7 +110,7 @@ impl<'levels> Clairvoyant<'levels> {
     }
 }
 
-impl Policy for Clairvoyant<'_> {
+impl SpeedPolicy for Clairvoyant<'_> {
     fn begin(&mut self, task: &Task, waiting: usize) {
         let goal = Goal { deadline: task.deadline, cycles: task.cycles };
         let curve = WorkCurve::of_samples([(task.cycles, 1.0)]);

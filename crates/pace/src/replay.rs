@@ -17,7 +17,7 @@ pub struct Task {
 
 /// Chooses the speed of a processor that executes tasks one after the other, in the order of their
 /// beginnings.
-pub trait Policy {
+pub trait SpeedPolicy {
     /// A task begins. `waiting` is the number of tasks that have begun and not ended, this one
     /// included.
     fn begin(&mut self, task: &Task, waiting: usize);
@@ -35,7 +35,7 @@ pub trait Policy {
     }
 
     /// The time is `now`. Since the previous call, the processor was busy for the whole time, or
-    /// not at all. A tick is due if `now` is that of [`Policy::next_tick`].
+    /// not at all. A tick is due if `now` is that of [`SpeedPolicy::next_tick`].
     fn pass(&mut self, _now: f64, _is_busy: bool) {}
 }
 
@@ -58,7 +58,7 @@ impl Replay {
 }
 
 /// Replays tasks, which are in the order of their beginnings.
-pub fn replay(levels: &Levels, tasks: &[Task], policy: &mut dyn Policy) -> Replay {
+pub fn replay(levels: &Levels, tasks: &[Task], policy: &mut dyn SpeedPolicy) -> Replay {
     let mut result = Replay { energy: 0.0, times: vec![0.0; tasks.len()] };
     let mut waiting: VecDeque<usize> = VecDeque::new();
     let (mut now, mut done, mut next) = (0.0_f64, 0.0, 0);

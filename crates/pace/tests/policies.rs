@@ -1,8 +1,8 @@
 //! Policies on traces.
 
 use pace::{
-    Clairvoyant, Estimator, Fastest, Governor, GovernorPolicy, Learner, Level, Levels, Model,
-    Policy, SampleSelection, ScheduleRule, Task, replay,
+    Clairvoyant, DistributionModel, Estimator, Fastest, Governor, GovernorPolicy, Learner, Level,
+    Levels, SampleSelection, ScheduleRule, SpeedPolicy, Task, replay,
 };
 use proptest::prelude::*;
 
@@ -24,7 +24,8 @@ fn tasks(cycles: &[f64]) -> Vec<Task> {
 }
 
 fn learner(levels: &Levels, rule: ScheduleRule, target: f64) -> Learner<'_> {
-    let estimator = Estimator { selection: SampleSelection::All, model: Model::Samples };
+    let estimator =
+        Estimator { selection: SampleSelection::All, model: DistributionModel::Samples };
     Learner::new(levels, rule, estimator, target, Vec::new())
 }
 
@@ -42,7 +43,7 @@ proptest! {
         let least = replay(&levels, &tasks, &mut Clairvoyant::new(&levels));
         let fastest = replay(&levels, &tasks, &mut Fastest(&levels));
         prop_assert_eq!(least.met(&tasks), tasks.len());
-        let mut policies: Vec<Box<dyn Policy + '_>> = vec![
+        let mut policies: Vec<Box<dyn SpeedPolicy + '_>> = vec![
             Box::new(learner(&levels, ScheduleRule::Lambda, 0.95)),
             Box::new(learner(&levels, ScheduleRule::Flat, 0.95)),
             Box::new(learner(&levels, ScheduleRule::FourSteps(1e-3), 0.95)),
