@@ -20,8 +20,8 @@ pub fn choose_estimator(
             Learner::new(levels, ScheduleRule::Lambda, *estimator, target, Vec::new());
         let outcome = replay(levels, tasks, &mut learner);
         let met = outcome.met(tasks);
-        let missing = (target * tasks.len() as f64).ceil() as usize;
-        (missing.saturating_sub(met), outcome.energy, index)
+        let wanted = (target * tasks.len() as f64).ceil() as usize;
+        (wanted.saturating_sub(met), outcome.energy, index)
     });
     let best = outcomes.min_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
     best.map(|(_, _, index)| index)

@@ -20,7 +20,7 @@ pub fn four_steps(levels: &Levels, curve: &WorkCurve, goal: Goal, tick: f64) -> 
     let all = levels.worthwhile();
     let fastest = all.len() - 1;
     if goal.cycles >= all[fastest].hz * goal.deadline {
-        return Schedule::of_transitions(&vec![0.0; fastest]);
+        return Schedule::fastest(levels);
     }
     let ends: Vec<f64> = curve
         .amounts()
@@ -69,7 +69,7 @@ pub fn four_steps(levels: &Levels, curve: &WorkCurve, goal: Goal, tick: f64) -> 
         }
         seconds[slowest] = (seconds[slowest] - tick).max(0.0);
     }
-    Schedule::of_transitions(&vec![0.0; fastest])
+    Schedule::fastest(levels)
 }
 
 /// The work at which each level but the fastest is left, from how long each is used.

@@ -42,6 +42,11 @@ impl Schedule {
         &self.steps
     }
 
+    /// The fastest level from the beginning.
+    pub(crate) fn fastest(levels: &Levels) -> Self {
+        Self { steps: vec![Step { from: 0.0, level: levels.worthwhile().len() - 1 }] }
+    }
+
     /// `leaves[i]` is the work at which level i is left. It is ascending, and has one entry less
     /// than there are levels.
     pub(crate) fn of_transitions(leaves: &[f64]) -> Self {
@@ -50,7 +55,7 @@ impl Schedule {
             if steps.last().is_some_and(|step| step.from >= *from) {
                 steps.pop();
             }
-            steps.push(Step { from: steps.last().map_or(0.0, |_| *from), level: level + 1 });
+            steps.push(Step { from: *from, level: level + 1 });
         }
         Self { steps }
     }
@@ -103,7 +108,7 @@ impl Schedule {
             if done <= slower.from {
                 steps.pop();
             }
-            steps.push(Step { from: if steps.is_empty() { 0.0 } else { done }, level: step.level });
+            steps.push(Step { from: done, level: step.level });
         }
         Self { steps }
     }
@@ -144,7 +149,7 @@ impl Schedule {
             .collect();
         factors.sort_by(f64::total_cmp);
         let steps = factors.into_iter().map(raised).find(|steps| suffices(steps));
-        Self { steps: steps.unwrap_or_else(|| vec![Step { from: 0.0, level: fastest }]) }
+        steps.map_or_else(|| Self::fastest(levels), |steps| Self { steps })
     }
 }
 
@@ -197,7 +202,7 @@ pub fn lambda_rule(levels: &Levels, curve: &WorkCurve, goal: Goal) -> Schedule {
         ends.zip(begins).zip(all).map(|((end, begin), level)| (end - begin) / level.hz).sum()
     };
     if goal.cycles >= all[fastest].hz * goal.deadline || fastest == 0 {
-        return Schedule { steps: vec![Step { from: 0.0, level: fastest }] };
+        return Schedule::fastest(levels);
     }
     let mut slow = vec![goal.cycles; fastest];
     if time(&slow) <= goal.deadline {
