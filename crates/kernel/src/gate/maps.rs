@@ -67,6 +67,14 @@ impl Maps {
         let index = SHARED.iter().position(|shared| *shared == name).expect("a shared map");
         &self.maps[index]
     }
+
+    /// The ID of a map, by which other processes open it.
+    ///
+    /// # Panics
+    /// If `name` is not in [`SHARED`].
+    pub(crate) fn id(&self, name: &str) -> Result<u32> {
+        Ok(self.get(name).info().doing("reading the IDs of the gate's maps")?.info.id)
+    }
 }
 
 /// The sum over all processors of a counter in a per-CPU map.

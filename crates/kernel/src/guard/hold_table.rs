@@ -7,7 +7,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use libbpf_rs::{MapCore as _, MapHandle};
+use libbpf_rs::MapHandle;
 
 use crate::cpus;
 use crate::error::{ErrorContext, Result};
@@ -108,7 +108,7 @@ impl PinnedHolds {
         fs::create_dir(&folder).doing("make a folder in the BPF file system")?;
         let pinned = Self { folder };
         for (name, map) in TABLES {
-            let id = gate.maps.get(map).info().doing("reading the IDs of the gate's maps")?.info.id;
+            let id = gate.maps.id(map)?;
             let mut map = MapHandle::from_map_id(id).doing("opening the gate's maps")?;
             map.pin(pinned.folder.join(name)).doing("pinning the table of holds")?;
         }

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd as _;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use libbpf_rs::{MapCore as _, MapHandle};
+use libbpf_rs::MapHandle;
 
 use crate::error::{ErrorContext, Result};
 use crate::gate::Gate;
@@ -72,9 +72,7 @@ pub struct WatchdogTarget {
 impl WatchdogTarget {
     /// The guard of this process in a session.
     pub fn new(gate: &Gate, session: u32) -> Result<Self> {
-        let id = |map| {
-            Ok(gate.maps.get(map).info().doing("reading the IDs of the gate's maps")?.info.id)
-        };
+        let id = |map| gate.maps.id(map);
         Ok(Self {
             owner: std::process::id(),
             session,

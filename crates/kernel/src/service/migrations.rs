@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-use libbpf_rs::{MapCore as _, MapHandle};
+use libbpf_rs::MapHandle;
 use zerocopy::FromBytes as _;
 
 use crate::clock::now_ns;
@@ -45,13 +45,7 @@ pub struct Migrations {
 impl MigrationSource {
     /// Opens the gate's ring buffer. It must have only one reader at a time.
     pub fn new(gate: &Gate) -> Result<Self> {
-        let id = gate
-            .maps
-            .get("service_migrations")
-            .info()
-            .doing("reading the IDs of the gate's maps")?
-            .info
-            .id;
+        let id = gate.maps.id("service_migrations")?;
         Ok(Self {
             ring: MapHandle::from_map_id(id).doing("opening the gate's maps")?,
             members: MappedArray::new(gate.maps.get(".bss.members"), wire::THREADS)?,

@@ -10,8 +10,7 @@ pub fn validation_error(name: &str) -> Option<&'static str> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     match name {
         "root" | "shared" => Some("it always exists, and has no settings"),
-        "none" => Some("this word has another meaning in `tollgate service limit`"),
-        _ if Errno::parse(name).is_some() => {
+        _ if name == "none" || Errno::parse(name).is_some() => {
             Some("this word has another meaning in `tollgate service limit`")
         }
         _ if name.is_empty() => Some("a name must not be empty"),

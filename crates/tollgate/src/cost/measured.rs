@@ -58,3 +58,18 @@ pub struct Measured {
     pub elapsed: Duration,
     pub was_interrupted: bool,
 }
+
+impl Measured {
+    /// The indices of the benchmarks that are still measured.
+    pub fn open(&self) -> Vec<usize> {
+        let is_open = |index: &usize| self.stopped_by[*index].is_none();
+        (0..self.stopped_by.len()).filter(is_open).collect()
+    }
+
+    /// Ends the benchmarks that are still measured.
+    pub fn stop(&mut self, by: StoppedBy) {
+        for stopped in self.stopped_by.iter_mut().filter(|stopped| stopped.is_none()) {
+            *stopped = Some(by);
+        }
+    }
+}

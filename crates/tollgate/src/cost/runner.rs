@@ -15,7 +15,7 @@ use super::interleave::Interleave;
 use super::measured::{BatchCounts, Measured, RawBlock};
 use super::plan::{BASE, INJECTED, Plan};
 use super::progress::Progress;
-use super::stopping::{max_quads, stop};
+use super::stopping::max_quads;
 use super::worker::{TimedBenchmark, WorkerReply, WorkerRequest};
 
 /// The injected time, as a fraction of the benchmark's own time.
@@ -42,9 +42,7 @@ impl Plan {
         let result = self.measure(measured, began, cancelled, progress);
         measured.elapsed = began.elapsed();
         measured.was_interrupted = cancelled.load(Ordering::Relaxed);
-        for stopped in measured.stopped_by.iter_mut().filter(|stopped| stopped.is_none()) {
-            *stopped = Some(StoppedBy::Interrupt);
-        }
+        measured.stop(StoppedBy::Interrupt);
         result
     }
 
@@ -69,8 +67,7 @@ impl Plan {
         let mut previous = BASE;
         let first = Instant::now();
         for quad in 0..max_quads(self.stop) {
-            let open: Vec<_> =
-                (0..benchmarks).filter(|index| measured.stopped_by[*index].is_none()).collect();
+            let open = measured.open();
             if open.is_empty() {
                 return Ok(());
             }
@@ -78,7 +75,7 @@ impl Plan {
             // case.
             let a_quad = first.elapsed().checked_div(quad as u32).unwrap_or_default();
             if quad > 0 && began.elapsed() + a_quad > self.budget {
-                stop(measured, &open, StoppedBy::Time);
+                measured.stop(StoppedBy::Time);
                 return Ok(());
             }
             let order = quads.next_quad();
@@ -87,12 +84,10 @@ impl Plan {
             };
             self.record_quad(quad, &order, previous, &open, &blocks, measured);
             previous = order[order.len() - 1];
-            self.interim_look(quad + 1, &open, measured);
+            self.interim_look(quad + 1, measured);
             progress.quad(quad + 1, began.elapsed(), || self.widest(measured));
         }
-        let open: Vec<_> =
-            (0..benchmarks).filter(|index| measured.stopped_by[*index].is_none()).collect();
-        stop(measured, &open, StoppedBy::Runs);
+        measured.stop(StoppedBy::Runs);
         Ok(())
     }
 

@@ -23,15 +23,12 @@ pub fn max_quads(stop: StopRule) -> usize {
 impl Plan {
     /// Closes the benchmarks whose rows are as precise as requested and whose controls are
     /// conclusive.
-    pub fn interim_look(&self, quads: usize, open: &[usize], measured: &mut Measured) {
+    pub fn interim_look(&self, quads: usize, measured: &mut Measured) {
         if self.stop == StopRule::Precision && !is_look(quads) {
             return;
         }
-        // The latest quad may have ended a benchmark because of its noise.
-        let is_open = |index: &&usize| measured.stopped_by[**index].is_none();
-        let open: Vec<_> = open.iter().filter(is_open).collect();
-        for index in open {
-            let times = &measured.times[*index];
+        for index in measured.open() {
+            let times = &measured.times[index];
             let is_precise = |arm: usize| match self.stop {
                 StopRule::Precision => is_precise(
                     &differences(&times[arm], &times[BASE]).logs,
@@ -49,7 +46,7 @@ impl Plan {
                     || can_detect_injection(&injected, 2 * self.benchmarks.len())
             };
             if (first..self.arms.len()).all(is_precise) && are_controls_conclusive() {
-                measured.stopped_by[*index] = Some(StoppedBy::Precision);
+                measured.stopped_by[index] = Some(StoppedBy::Precision);
             }
         }
     }
@@ -57,10 +54,8 @@ impl Plan {
     /// The least precise row of the open benchmarks.
     pub fn widest(&self, measured: &Measured) -> Option<LeastPrecise> {
         let mut widest: Option<LeastPrecise> = None;
-        for (index, placed) in self.benchmarks.iter().enumerate() {
-            if measured.stopped_by[index].is_some() {
-                continue;
-            }
+        for index in measured.open() {
+            let placed = &self.benchmarks[index];
             let times = &measured.times[index];
             for arm in AA..self.arms.len() {
                 let logs = differences(&times[arm], &times[BASE]).logs;
@@ -80,13 +75,6 @@ impl Plan {
 /// The means of an arm's blocks.
 fn runs(pairs: &[BlockPair]) -> Vec<f64> {
     pairs.iter().flatten().map(|time| time.mean).collect()
-}
-
-/// Closes the benchmarks.
-pub fn stop(measured: &mut Measured, open: &[usize], by: StoppedBy) {
-    for index in open {
-        measured.stopped_by[*index] = Some(by);
-    }
 }
 
 #[cfg(test)]
@@ -117,7 +105,7 @@ mod tests {
             stopped_by: vec![None, Some(StoppedBy::Noise)],
             ..Measured::default()
         };
-        plan.interim_look(quads, &[0, 1], &mut measured);
+        plan.interim_look(quads, &mut measured);
         assert_eq!(measured.stopped_by, [Some(StoppedBy::Precision), Some(StoppedBy::Noise)]);
     }
 }
