@@ -13,8 +13,8 @@ pub use signature::{AT_FDCWD, ArgumentKind};
 
 use crate::{Abi, name};
 
-/// The calls whose arguments differ in x32. There, a file position fits into one register, so it is
-/// one argument and not two.
+/// The calls whose arguments differ in x32. There, a file position is one argument. In x86-64, the
+/// kernel takes it as two halves, although one register would hold it.
 static X32: [CallSignature; 4] = {
     use ArgumentKind::{Fd, Hex, Long};
     [
@@ -67,7 +67,7 @@ fn specific(abi: Abi) -> &'static [CallSignature] {
     }
 }
 
-/// The signature of a call: that of the ABI itself, if it has one, or that of x86-64.
+/// The signature of a call: the one that is specific to the ABI, or else that of x86-64.
 fn signature_of(abi: Abi, number: u32) -> &'static [ArgumentKind] {
     let Some(name) = name(abi, number) else {
         return &[];
@@ -193,7 +193,8 @@ mod tests {
         }
     }
 
-    /// A report of a slow call has room for two of each (bpf/wire/lens.h, ARG_NAMES).
+    /// The record of a slow call has room for two descriptors and two paths (bpf/wire/lens.h,
+    /// ARG_NAMES).
     #[test]
     fn no_call_has_three_descriptors_or_paths() {
         for abi in Abi::ALL {

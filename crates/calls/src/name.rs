@@ -2,8 +2,8 @@
 //!
 //! The x86-64 and i386 names are those of the `syscalls` crate, which is generated from the
 //! kernel's `arch/x86/entry/syscalls/syscall_{64,32}.tbl`. Version 0.8.1 has all calls of Linux
-//! 6.18 (x86-64 336 `uprobe`, both tables up to 469 `file_setattr`). The crate has no table for
-//! x32, so its differences from x86-64 are listed here. They are from `syscall_64.tbl`.
+//! 6.18. The newest are 336 `uprobe` (x86-64 only) and 469 `file_setattr`. The crate has no table
+//! for x32, so this file lists where x32 differs from x86-64, according to `syscall_64.tbl`.
 
 use std::borrow::Cow;
 use std::str::FromStr;

@@ -14,7 +14,7 @@ pub fn binary(operator: Operator, of: Integer, left: u64, right: u64) -> u64 {
         Add => of.extend(left.wrapping_add(right)),
         Subtract => of.extend(left.wrapping_sub(right)),
         Multiply => of.extend(left.wrapping_mul(right)),
-        // As BPF instructions define it.
+        // As BPF instructions define a division by 0.
         Divide if right == 0 => 0,
         Remainder if right == 0 => left,
         Divide if of.is_signed => of.extend(signed_left.wrapping_div(signed_right) as u64),
@@ -46,7 +46,7 @@ pub fn number(of: &Type) -> Integer {
     of.integer().unwrap_or(U64)
 }
 
-/// The value that memory of this type has, extended to 64 bits.
+/// The value of these bytes as a number of this type, extended to 64 bits.
 pub fn value_of(bytes: &[u8], of: &Type) -> u64 {
     let mut all = [0; 8];
     let size = bytes.len().min(8);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// The item has no value, because it has an error, which has been reported.
+/// Takes the place of a result that is missing because of an error. The error has been reported.
 pub struct ErrorReported;
 
 /// A byte range of the source text.

@@ -152,8 +152,8 @@ pub struct DenyReturn {
     pub sets_errno: bool,
 }
 
-/// A message, after the index of the selected event that it concerns. The index is `None` if the
-/// message concerns no single event.
+/// An error message, with the index of the selected event that has the error. The index is `None`
+/// if no single event has it.
 pub type HookError = (Option<usize>, String);
 
 /// Describes the hooks that exist.

@@ -2,7 +2,7 @@
 //! registers.
 //!
 //! Numbers of up to 32 bits are kept in 32 bits, as C's promotion converts them. The upper 32 bits
-//! are 0, as the kernel's 32-bit instructions leave them.
+//! of their registers are 0, as the kernel's 32-bit instructions leave them.
 
 use crate::ast::Operator;
 use crate::diagnostic::Span;

@@ -94,9 +94,9 @@ pub const UNSUPPORTED_C_KEYWORDS: &[(&str, &str)] = &[
     ("offsetof", "use the member itself: there are no pointers to compute with"),
     ("register", "remove it: the compiler decides"),
     ("static_assert", "remove it"),
-    ("typedef", "use the struct by its name: `struct point { … };`, then `struct point here;`"),
+    ("typedef", "write the type itself, such as `int` or `struct point`"),
     ("union", "use a struct, and casts to convert numbers"),
-    ("volatile", "remove it: each access reads or writes a global variable in memory"),
+    ("volatile", "remove it: every access to a global variable reads or writes memory"),
 ];
 
 /// The floating-point types of [`UNSUPPORTED_C_KEYWORDS`].

@@ -1,4 +1,4 @@
-//! The locality frame: how many of the latest 128 calls, as in pH, were anomalous.
+//! The locality frame: which of a thread's latest 128 calls were anomalous. The length is pH's.
 
 /// The locality frame of a thread.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use crate::{CallNumber, Window};
 
-/// The most calls in a window. As in pH, a byte has one bit for each distance, so eight calls
-/// precede the current one.
+/// The maximum number of calls in a window. As in pH, a byte has one bit for each distance, so at
+/// most eight calls precede the current one.
 const MAX_LOOKAHEAD_LEN: usize = 9;
 
 /// Lookahead pairs. Despite their name they look behind the current call (paper, footnote 1).

@@ -24,7 +24,7 @@ impl ModelKind {
         }
     }
 
-    /// The name of the kind on the command line and in documents.
+    /// The name of the kind on the command line and in JSON reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Lookahead => "lookahead",
@@ -46,8 +46,7 @@ impl Model {
     /// An empty model.
     ///
     /// # Panics
-    /// If `length` is not from 2 to 9 calls (lookahead: a byte has one bit for each distance) or
-    /// from 2 to 16 (sequence).
+    /// If `length` is out of range: 2 to 9 calls for lookahead pairs, 2 to 16 for sequences.
     pub fn new(kind: ModelKind, length: usize) -> Self {
         match kind {
             ModelKind::Lookahead => Self::Lookahead(Lookahead::new(length)),

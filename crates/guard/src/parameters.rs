@@ -7,17 +7,18 @@ use std::time::Duration;
 pub struct Parameters {
     /// The time from freezing until the profile becomes normal, if it sees nothing new meanwhile.
     pub normal_wait: Duration,
-    /// For a pair (a, b), a profile freezes when b × (calls since training began) exceeds
-    /// a × (calls until the last change): by default at a ratio of four.
+    /// A fraction a / b. A profile freezes when the calls since training began are more than a / b
+    /// times the calls up to the last change. The default, 128 / 32, is four.
     pub normal_factor: (u64, u64),
     /// After more anomalies than this, the profile is no longer normal and trains again: pH
     /// concludes that the program has changed and was not attacked.
     pub anomaly_limit: u64,
-    /// At an LFC above this, the profile wipes its training data: pH concludes that the latest
-    /// calls are an attack and not a change.
+    /// At a locality frame count (LFC, the number of anomalies in the frame) above this, the
+    /// profile wipes its training data: pH concludes that the latest calls are an attack and not a
+    /// change.
     pub tolerize_limit: u32,
-    /// The base of the delay, which is doubled for each anomaly in the frame. Zero, as in the
-    /// source, means no delays. The paper's experiments use four ticks of 10 ms.
+    /// The base of the delay: each anomaly in the frame doubles the delay. Zero, as in the source,
+    /// means no delays. The paper's experiments use four ticks of 10 ms.
     pub delay_factor: Duration,
     /// The longest delay of one call; the default is the time for which pH suspends an execve
     /// (`suspend_execve_time`).

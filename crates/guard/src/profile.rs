@@ -75,8 +75,8 @@ impl Profile {
         self.test.iter().map(Model::size).sum()
     }
 
-    /// Makes a frozen profile normal if its time has passed. pH checks this at each call; the gate
-    /// does not read the clock for a normal call.
+    /// Makes a frozen profile normal if `normal_at` has passed. pH checks this at each call. The
+    /// gate leaves the check to user space, because it does not read the clock for a normal call.
     pub fn tick(&mut self, now: Duration) {
         if let ProfileState::Frozen { normal_at } = self.state
             && now > normal_at
@@ -144,8 +144,7 @@ impl Profile {
         (self.trained, self.since_change) = (0, 0);
     }
 
-    /// Returns to training, so that the present behaviour becomes normal when the profile freezes
-    /// again (pH's `stop_normal`).
+    /// Returns to training, so that the present behaviour can become normal (pH's `stop_normal`).
     pub fn tolerize(&mut self) {
         self.state = ProfileState::Training;
     }

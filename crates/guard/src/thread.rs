@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use crate::{CallNumber, Locality, Window};
 
-/// The nesting depth of handlers up to which interrupted windows are kept.
+/// The maximum number of interrupted windows that are kept, one for each nested handler.
 const HANDLERS: usize = 4;
 
 /// A fork copies this state, and an exec resets it.
@@ -33,8 +33,8 @@ impl GuardThread {
     /// Begins a signal handler, with an empty window. `restarts` is true if the kernel restarts the
     /// interrupted call after the handler.
     ///
-    /// Only the latest four windows are kept: a program that leaves its handlers by longjmp never
-    /// returns from them.
+    /// Only the latest four windows are kept. Windows would otherwise accumulate in a program that
+    /// leaves its handlers by longjmp, because it never returns from them.
     pub fn handler_enter(&mut self, restarts: bool) {
         self.interrupted.push_front((std::mem::take(&mut self.window), restarts));
         self.interrupted.truncate(HANDLERS);
@@ -49,8 +49,8 @@ impl GuardThread {
         true
     }
 
-    /// Expects a restart of the latest call, by the kernel or by the program: the thread was
-    /// stopped in the call, or a signal without a handler woke it.
+    /// Expects a restart of the latest call, by the kernel or by the program. The caller has seen
+    /// that the thread was stopped in the call, or that a signal without a handler woke it.
     pub fn mark_restart(&mut self) {
         self.restart_expected = true;
     }

@@ -45,13 +45,13 @@ impl<'a> Cgroups<'a> {
     }
 
     /// The service that the kernel side finds: the innermost one in cgroup v2 or, if there is none,
-    /// in the hierarchy of v1 that controls the numbers of processes.
+    /// in the v1 hierarchy of the pids controller.
     pub fn kernel_service(&self) -> Option<&'a str> {
         self.kernel_part(|part| part.len() > ".service".len() && part.ends_with(".service"))
     }
 
-    /// The container that the kernel side finds in the same hierarchies. The result is the whole
-    /// name of its control group.
+    /// The container that the kernel side finds, as the whole name of its control group. The
+    /// hierarchies are those of [`Cgroups::kernel_service`].
     pub fn kernel_container(&self) -> Option<&'a str> {
         self.kernel_part(|part| part.len() >= CONTAINER_DIGITS)
     }

@@ -5,9 +5,10 @@
 pub struct ScriptInterpreter {
     /// The file's name, without a version at the end.
     pub name: &'static str,
-    /// The letters that end an option whose value is code. With such an option, there is no script.
+    /// If the last letter of an option is one of these (`-c`, `-lc`), the option's value is code,
+    /// and there is no script.
     pub code_options: &'static str,
-    /// The letters that end an option with a value of another kind.
+    /// If the last letter of an option is one of these, the option has a value that is not code.
     pub value_options: &'static str,
 }
 

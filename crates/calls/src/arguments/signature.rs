@@ -28,9 +28,9 @@ pub enum ArgumentKind {
 }
 
 impl ArgumentKind {
-    /// The value that the kernel takes from a register: `-100` for a `DirFd` of `0xffffff9c`, which
-    /// compilers write as often as `0xffffffffffffff9c`. `Hex` and `Path` lose only the bits that
-    /// the ABI does not have.
+    /// The value that the kernel takes from a register. For a `DirFd`, it takes -100 from both
+    /// `0xffffff9c` and `0xffffffffffffff9c`, as compilers emit either. `Hex` and `Path` lose only
+    /// the bits that the ABI does not have.
     pub const fn value(self, abi: Abi, register: u64) -> i64 {
         match (self, abi) {
             (ArgumentKind::None, _) => 0,

@@ -2,8 +2,9 @@
 //!
 //! The source is the kernel's description of its calls in Linux 6.18.44
 //! (src/signatures-x86_64.txt, which a test compares with this table). The arguments of calls that
-//! this kernel was built without are from section 2 of the manual. A call without arguments here
-//! takes none, or is only a number without an implementation, such as `create_module` or `tuxcall`.
+//! this kernel was built without are from section 2 of the manual. A call that has no arguments in
+//! this table takes none, or is only a number without an implementation, such as `create_module` or
+//! `tuxcall`.
 //!
 //! Some arguments look like descriptors but are not `Fd`: the bounds of `close_range`, which need
 //! not be open, and the second argument of `pidfd_getfd`, which belongs to another process. A

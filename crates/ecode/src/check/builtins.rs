@@ -334,8 +334,8 @@ impl Checker<'_> {
                         format!("`print` does not support %{shown}"),
                     );
                     return self.error(problem.help(
-                        "supported are %d, %u, %x (64 bits, without a width), %c, %s, and %% \
-                            for a %",
+                        "supported are %d, %u and %x (each for 64 bits), %c, %s, and %% for a %; a \
+                            width cannot be given",
                     ));
                 }
             };

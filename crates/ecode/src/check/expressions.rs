@@ -189,9 +189,8 @@ impl Checker<'_> {
             }
             Some(Symbol::Function(_)) => return self.not_called(name, span),
             Some(Symbol::Constant(..)) => {
-                let problem =
-                    Diagnostic::error(span.clone(), format!("`{name}` cannot be changed"));
-                return self.error(problem.help("use a variable of your own"));
+                let problem = Diagnostic::error(span.clone(), format!("`{name}` is a constant"));
+                return self.error(problem.help("use a variable that is not `const`"));
             }
             Some(Symbol::Faulty) => return Err(ErrorReported),
             None if is_builtin(name) => return self.not_called(name, span),

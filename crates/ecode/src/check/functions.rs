@@ -269,7 +269,7 @@ impl Checker<'_> {
         if self.current.is_none() {
             let problem = Diagnostic::error(
                 span.clone(),
-                "functions can be called only in functions and handlers",
+                "a call is possible only in the body of a function or a handler",
             );
             return self.error(
                 problem.help("initial values are constants; assign another value in a handler"),

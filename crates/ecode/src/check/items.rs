@@ -204,7 +204,7 @@ impl Checker<'_> {
         let of = Struct::new(name.text.clone(), members);
         if of.size > MAX_VARIABLE_BYTES {
             let message = format!(
-                "this struct would have {} bytes, and {MAX_VARIABLE_BYTES} are the most",
+                "this struct would have {} bytes, but at most {MAX_VARIABLE_BYTES} are possible",
                 of.size
             );
             return self.error(Diagnostic::error(name.span.clone(), message));
@@ -330,7 +330,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// A constant number needs no memory.
+    /// The symbol of a constant number, which needs no memory. `None` for any other variable.
     fn named_constant(&self, is_const: bool, of: &Type, initial: &[u8]) -> Option<Symbol> {
         let number = of.integer().filter(|_| is_const)?;
         let mut bytes = [0; 8];

@@ -39,9 +39,14 @@ impl Lowerer<'_> {
     ) -> Lowered<()> {
         // Nested calls emit 2^depth copies.
         if self.blocks.len() > MAX_BLOCKS {
-            let message = format!("elements are nested too deep in `{}` here", self.function.name);
+            let message = format!(
+                "too many elements with variable indices in one operation of `{}`",
+                self.function.name
+            );
             let problem = Diagnostic::error(lvalue.span.clone(), message);
-            return Err(Box::new(problem.help("store an index in a variable first")));
+            return Err(Box::new(
+                problem.help("use fewer at a time, and store the others in variables first"),
+            ));
         }
         let length = lvalue.of.size();
         let found = self.lower_lvalue(lvalue, false)?;

@@ -68,7 +68,8 @@ impl Lowerer<'_> {
         Ok(Value::Constant(0))
     }
 
-    /// Resolves the texts one after another, and then emits `then` for all of them.
+    /// Finds the addresses of the texts one after another. Then calls `then`, which emits the code
+    /// that uses all of them.
     fn with_text_addresses(
         &mut self,
         texts: &[(usize, &Argument)],

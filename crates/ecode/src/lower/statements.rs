@@ -94,8 +94,8 @@ impl Lowerer<'_> {
         }
     }
 
-    /// Sets a local variable. If a loop changes it, its range is hidden from the verifier as well,
-    /// because it would differ in each iteration.
+    /// Sets a local variable. If a loop changes the variable, its range is hidden from the verifier
+    /// as well, because the range would differ in each iteration.
     pub(super) fn set_local(&mut self, local: usize, to: usize, from: Value) {
         let width = width(number(&self.function.locals[local].ty));
         self.set(to, from, width);

@@ -218,8 +218,8 @@ impl Parser<'_> {
             if is_inner && first.is_none() {
                 let problem = Diagnostic::error(
                     from,
-                    "this needs a designator, because the previous one names a part of a member or \
-                    element",
+                    "this value needs a designator of its own, because the designator of the \
+                    previous value names a part of a member or element",
                 );
                 return self.fault(problem.help(
                     "in C, this value would go to the next part of the same member or element",

@@ -44,7 +44,7 @@ impl Parser<'_> {
                 }
                 TokenKind::Punctuator("}") => {
                     open -= 1;
-                    // The braces were not those of a block if one of these follows.
+                    // If one of these punctuators follows, the braces were not those of a block.
                     if open == 0
                         && !matches!(self.ahead(1), TokenKind::Punctuator("]" | ")" | "," | ";"))
                     {

@@ -6,8 +6,8 @@ use rbpf::ebpf::{self, Insn};
 
 /// The number of the helper that decides whether a loop continues.
 pub const GO_ON: u32 = 1 << 20;
-/// The frame of each function. This is the kernel's maximum, of which the compiler does not use 16
-/// bytes; a register is saved there.
+/// The size of the frame of each function, the kernel's maximum. The compiler leaves 16 bytes of it
+/// unused, and a register is saved there.
 pub const FRAME_BYTES: u16 = 512;
 const MAX_INSTRUCTIONS: usize = 32_000;
 const KEPT_AT: i16 = -512;

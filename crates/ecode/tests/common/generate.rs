@@ -48,7 +48,8 @@ pub struct ProgramGenerator<'a> {
 struct GeneratedFunction {
     name: String,
     parameters: usize,
-    /// The function is not called in loops, because nested loops take too long.
+    /// The function has loops, or calls a function that has. It is not called in loops, because
+    /// nested loops take too long.
     is_long: bool,
 }
 
@@ -87,11 +88,14 @@ pub fn handler(bytes: &[u8], head: &str, fields: impl IntoIterator<Item = String
 }
 
 /// Whether a program was rejected for its stack or its length, the only valid reasons against a
-/// generated program. The length doubles with each level of nesting of functions on memory in
-/// elements.
+/// generated program. The length of a function on memory doubles with each element among its
+/// arguments.
 pub fn needs_more_memory(problem: &Diagnostic) -> bool {
-    let reasons =
-        ["bytes of stack", "more than 32000 instructions", "elements are nested too deep"];
+    let reasons = [
+        "bytes of stack",
+        "more than 32000 instructions",
+        "too many elements with variable indices",
+    ];
     reasons.iter().any(|reason| problem.message.contains(reason))
 }
 

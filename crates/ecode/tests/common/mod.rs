@@ -26,8 +26,11 @@ impl HookProvider for TestHooks {
             let numbers =
                 (0..fields.len()).map(|number| FieldSource::number(number as u64)).collect();
             let variants = vec![HookVariant { conditions: Vec::new(), fields: numbers }];
-            let lacks = Some((&[Builtin::Random][..], "what is tested does the same each time"))
-                .filter(|_| hook != "call");
+            let lacks = Some((
+                &[Builtin::Random][..],
+                "the hooks of these tests have no `random`, so that each run has the same result",
+            ))
+            .filter(|_| hook != "call");
             HookSpec {
                 fields,
                 programs: vec![HookProgram { section, variants }],

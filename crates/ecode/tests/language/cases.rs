@@ -5,7 +5,7 @@ use super::{outcome, result};
 #[track_caller]
 fn gives(expression: &str, value: i64) {
     assert_eq!(result(&format!("on call {{ return {expression}; }}")), value, "{expression}");
-    // The same if the condition is not known at compile time.
+    // The result is the same if the condition is not known at compile time.
     let written = format!("int one = 1; on call {{ if (one) return {expression}; return 0; }}");
     assert_eq!(result(&written), value, "{expression}");
 }
