@@ -165,8 +165,8 @@ impl Conditions {
         other.shape().cmp(&self.shape())
     }
 
-    /// The only conditions of this shape that the thread meets. `None` if the thread lacks a value
-    /// that the shape needs.
+    /// The conditions of this shape with the thread's own values. The thread meets no others of
+    /// this shape. `None` if the thread lacks a value that the shape needs.
     pub fn project(query: &RuleQuery, shape: &Shape) -> Option<Self> {
         let folder = |path: Option<&str>, depth: u8| match depth {
             0 => Some(None),

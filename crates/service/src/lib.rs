@@ -24,7 +24,7 @@ pub use limits::{
     AtEnd, Errno, Limits, MEMORY_UNIT, NETWORK_UNIT, OverLimit, SOCKETS, TASKS, parse_bytes,
     parse_percent, parse_weight,
 };
-pub use parse::{Host, MAX_RULES, MAX_SERVICES, Problem, RuleFile, listen, parse};
+pub use parse::{Host, MAX_RULES, MAX_SERVICES, RuleFile, listen, parse};
 pub use query::{LocalEnd, RuleQuery};
 pub use rule::{Rule, RuleAction, SplitBy};
 pub use ruleset::Ruleset;

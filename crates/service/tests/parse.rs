@@ -1,8 +1,7 @@
 //! Parses valid rule files and checks the problems of invalid ones.
 
-use service::{
-    Conditions, Host, Id, Listen, Problem, RuleAction, RuleEvent, RuleFile, SplitBy, parse,
-};
+use service::{Conditions, Host, Id, Listen, RuleAction, RuleEvent, RuleFile, SplitBy, parse};
+use toml_reader::Problem;
 
 struct TestHost;
 

@@ -4,18 +4,16 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-use toml::de::DeTable;
+use toml_reader::{At, DeTable, Problem, Problems, TableReader};
 
 use super::names::find;
-use super::problem::{Problem, Problems};
-use super::reader::{At, TableReader};
 use crate::limits::{
     AtEnd, Errno, Limits, MEMORY_UNIT, NETWORK_UNIT, OverLimit, SOCKETS, TASKS, WEIGHTS,
     parse_bytes, parse_percent,
 };
 use crate::tree::{Id, Tree};
 
-/// The limits of a service before its reference to another service is resolved.
+/// The limits of a service whose over-limit service is still a name.
 pub struct ParsedLimits<'text> {
     limits: Limits,
     works_for: Option<At<&'text str>>,

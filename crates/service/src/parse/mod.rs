@@ -3,26 +3,21 @@
 mod host;
 mod limits;
 mod names;
-mod problem;
-mod reader;
 mod rules;
 mod services;
 
 pub use host::Host;
-pub use problem::Problem;
 pub use rules::{MAX_RULES, socket as listen};
 pub use services::MAX_SERVICES;
 
 use std::collections::BTreeMap;
 
-use toml::de::DeTable;
+use toml_reader::{Problem, Problems, TableReader};
 
 use crate::limits::{AtEnd, Limits};
 use crate::ruleset::Ruleset;
 use crate::tree::{Id, Tree};
 use crate::tuple_space::{MAX_TUPLES, TupleSpace};
-use problem::Problems;
-use reader::TableReader;
 
 /// The content of a rule file without problems.
 #[derive(Debug, Clone)]
@@ -45,14 +40,7 @@ pub fn parse(text: &str, host: &dyn Host) -> Result<RuleFile, Vec<Problem>> {
 }
 
 fn read(text: &str, host: &dyn Host) -> Result<RuleFile, Vec<Problem>> {
-    let (document, errors) = DeTable::parse_recoverable(text);
-    if !errors.is_empty() {
-        let span = |error: &toml::de::Error| error.span().unwrap_or(0..0);
-        return Err(errors
-            .iter()
-            .map(|error| Problem::new(span(error), error.message()))
-            .collect());
-    }
+    let document = toml_reader::parse(text)?;
     let mut problems = Problems::new();
     let mut reader = TableReader::new(document.get_ref(), document.span(), &mut problems);
     let (services, rules, ends) =

@@ -1,9 +1,13 @@
 //! The names of services.
 
-use super::problem::{MAX_NAME_LEN, Problem, Problems};
-use super::reader::At;
+use toml_reader::{At, Problem, Problems};
+
 use crate::limits::Errno;
 use crate::tree::{Id, Tree};
+
+/// The maximum number of characters of a name. A longer name fits neither into a line of
+/// `service top` nor into the path of a control group, which also has the names of the parents.
+const MAX_NAME_LEN: usize = 64;
 
 /// Why a service cannot have this name.
 pub fn validation_error(name: &str) -> Option<&'static str> {

@@ -4,12 +4,10 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use ipnet::{IpNet, Ipv4Net};
-use toml::de::DeTable;
+use toml_reader::{At, DeTable, Problem, Problems, TableReader};
 
 use super::host::Host;
 use super::names::find;
-use super::problem::{Problem, Problems};
-use super::reader::{At, TableReader};
 use super::services::MAX_ANCESTORS;
 use crate::conditions::{Conditions, Folder, Listen, MAX_PATH_PARTS};
 use crate::event::RuleEvent;
@@ -114,7 +112,7 @@ fn conditions(reader: &mut TableReader, tree: &Tree, host: &dyn Host) -> Conditi
 const WITH_PROCESSES: [&str; 5] = [".service", ".scope", ".mount", ".socket", ".swap"];
 const WITHOUT: [&str; 6] = [".slice", ".target", ".timer", ".path", ".device", ".automount"];
 
-/// Completes the name of a unit: a name without a type is that of a service, as for systemctl.
+/// Completes the name of a unit: as in systemctl, a name without a type gets `.service`.
 fn unit(reader: &mut TableReader, name: &At<&str>) -> Option<String> {
     let ends_in = |types: &[&str]| types.iter().any(|ending| name.value.ends_with(ending));
     if ends_in(&WITHOUT) || name.value.contains('/') {
@@ -443,8 +441,8 @@ fn equal_rules(rules: &[Rule], problems: &mut Problems) {
 }
 
 /// The service that a rule assigns. A thread of a dynamic service matches rules as a thread of the
-/// parent service. A rule that has this parent as its condition therefore does not lead to another
-/// service.
+/// parent service. Therefore a rule that starts dynamic services below a service, and has the
+/// same service as its condition, does not lead to another service.
 fn resulting_service(rule: &Rule) -> Option<Id> {
     match rule.action {
         RuleAction::BelongsTo(to) => Some(to),

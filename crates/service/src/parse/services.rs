@@ -2,20 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use toml::de::DeTable;
+use toml_reader::{At, DeTable, Problem, Problems, TableReader};
 
 use super::limits;
 use super::names::{find, validation_error};
-use super::problem::{Problem, Problems};
-use super::reader::{At, TableReader};
 use crate::limits::Limits;
 use crate::tree::{Id, Tree};
 
-/// The maximum number of services in a file. Their numbers have two bytes, and the gate reserves
-/// some values.
+/// The maximum number of services in a file. It is less than the gate's limit, SERVICES_DYNAMIC
+/// (bpf/wire/service.h), because services that are added while a daemon runs need new numbers.
 pub const MAX_SERVICES: usize = 4096;
-/// The maximum number of ancestors of a service, root included. We chose the value, because the
-/// kernel side visits all ancestors at each event that has a limit.
+/// The maximum number of ancestors of a service, root included. The value is our choice. It is
+/// small, because the kernel side visits all ancestors at each event to which a limit may apply.
 pub const MAX_ANCESTORS: usize = 7;
 
 pub fn read(table: Option<&DeTable>, problems: &mut Problems) -> (Tree, BTreeMap<Id, Limits>) {

@@ -1,4 +1,4 @@
-//! The problems of a rule file.
+//! The problems of a file.
 
 use std::ops::Range;
 
@@ -8,11 +8,10 @@ const MAX_MESSAGE_LEN: usize = 300;
 /// The maximum number of problems that get a suggestion. Comparing names takes time, and users read
 /// only the first problems (`service check`).
 const MAX_SUGGESTIONS: usize = 20;
-/// The maximum number of characters of a name. A longer name fits neither into a line of
-/// `service top` nor into the path of a control group, which also has the names of the parents.
-pub const MAX_NAME_LEN: usize = 64;
+/// Longer names get no suggestion.
+const MAX_SUGGESTED_LEN: usize = 64;
 
-/// A problem of a rule file and its position.
+/// A problem of a file and its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// The byte range in the file.
@@ -26,13 +25,15 @@ pub struct Problem {
 }
 
 impl Problem {
-    pub(super) fn new(span: Range<usize>, message: impl Into<String>) -> Self {
+    /// Creates a problem without help.
+    pub fn new(span: Range<usize>, message: impl Into<String>) -> Self {
         Self { span, message: message.into(), other: None, help: None }
     }
 
     /// Shortens texts that quote the file and removes control characters, which could control the
     /// terminal.
-    pub(super) fn sanitize(mut self) -> Self {
+    #[must_use]
+    pub fn sanitize(mut self) -> Self {
         for text in [Some(&mut self.message), self.help.as_mut()].into_iter().flatten() {
             if let Some((end, _)) = text.char_indices().nth(MAX_MESSAGE_LEN) {
                 text.truncate(end);
@@ -45,17 +46,22 @@ impl Problem {
         self
     }
 
-    pub(super) fn help(self, help: impl Into<String>) -> Self {
+    /// Adds the help.
+    #[must_use]
+    pub fn help(self, help: impl Into<String>) -> Self {
         Self { help: Some(help.into()), ..self }
     }
 
-    pub(super) fn other(self, span: Range<usize>, why: impl Into<String>) -> Self {
+    /// Adds another position that the problem involves, and why.
+    #[must_use]
+    pub fn other(self, span: Range<usize>, why: impl Into<String>) -> Self {
         Self { other: Some((span, why.into())), ..self }
     }
 
     /// Suggests the nearest known name if its similarity is at least a half. If no name is that
     /// similar, `otherwise` gives the help.
-    pub(super) fn suggest<'a>(
+    #[must_use]
+    pub fn suggest<'a>(
         self,
         name: &str,
         known: impl IntoIterator<Item = &'a str>,
@@ -64,7 +70,7 @@ impl Problem {
     ) -> Self {
         let likeness =
             |known: &'a str| (strsim::normalized_damerau_levenshtein(name, known), known);
-        let is_worth_it = problems.len() < MAX_SUGGESTIONS && name.len() <= MAX_NAME_LEN;
+        let is_worth_it = problems.len() < MAX_SUGGESTIONS && name.len() <= MAX_SUGGESTED_LEN;
         let near = known
             .into_iter()
             .filter(|_| is_worth_it)
@@ -76,4 +82,5 @@ impl Problem {
     }
 }
 
+/// The problems of a file, in the order in which they were found.
 pub type Problems = Vec<Problem>;

@@ -6,22 +6,28 @@ use std::ops::{Range, RangeInclusive};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::problem::{Problem, Problems};
+use crate::problem::{Problem, Problems};
 
 /// A value and its byte range.
 pub struct At<T> {
+    /// The value.
     pub value: T,
+    /// The byte range of the value in the file.
     pub span: Range<usize>,
 }
 
+/// Reads the keys of a table, and collects the problems.
 pub struct TableReader<'text, 'problems> {
     table: &'text DeTable<'text>,
+    /// The byte range of the table in the file.
     pub span: Range<usize>,
     read_keys: BTreeSet<&'static str>,
+    /// The problems so far, of this table and of others.
     pub problems: &'problems mut Problems,
 }
 
 impl<'text, 'problems> TableReader<'text, 'problems> {
+    /// Creates a reader. Call [`TableReader::finish`] after all keys have been read.
     pub fn new(
         table: &'text DeTable<'text>,
         span: Range<usize>,
@@ -51,6 +57,7 @@ impl<'text, 'problems> TableReader<'text, 'problems> {
         Some(At { value: read?, span: value.span() })
     }
 
+    /// A string that is neither empty nor has control characters.
     pub fn string(&mut self, key: &'static str) -> Option<At<&'text str>> {
         let text = self.typed(key, "a string", DeValue::as_str)?;
         if text.value.is_empty() || text.value.chars().any(char::is_control) {
@@ -61,6 +68,7 @@ impl<'text, 'problems> TableReader<'text, 'problems> {
         Some(text)
     }
 
+    /// An integer in a range.
     pub fn integer(&mut self, key: &'static str, range: RangeInclusive<i64>) -> Option<At<i64>> {
         let wanted = format!("an integer from {} to {}", range.start(), range.end());
         self.typed(key, &wanted, |value| {
@@ -68,6 +76,20 @@ impl<'text, 'problems> TableReader<'text, 'problems> {
             i64::from_str_radix(integer.as_str(), integer.radix())
                 .ok()
                 .filter(|n| range.contains(n))
+        })
+    }
+
+    /// A number in a range, with or without a fraction.
+    pub fn number(&mut self, key: &'static str, range: RangeInclusive<f64>) -> Option<At<f64>> {
+        let wanted = format!("a number from {} to {}", range.start(), range.end());
+        self.typed(key, &wanted, |value| {
+            let number: f64 = match value {
+                DeValue::Integer(number) if number.radix() == 10 => number.as_str().parse(),
+                DeValue::Float(number) => number.as_str().parse(),
+                _ => return None,
+            }
+            .ok()?;
+            Some(number).filter(|number| range.contains(number))
         })
     }
 
@@ -99,10 +121,12 @@ impl<'text, 'problems> TableReader<'text, 'problems> {
         Some(strings.value)
     }
 
+    /// A table.
     pub fn table(&mut self, key: &'static str) -> Option<At<&'text DeTable<'text>>> {
         self.typed(key, "a table", DeValue::as_table)
     }
 
+    /// An array of tables; empty without the key.
     pub fn tables(&mut self, key: &'static str) -> Vec<At<&'text DeTable<'text>>> {
         let tables = self.typed(key, "an array of tables ([[…]])", |value| {
             let table = |one: &'text Spanned<DeValue<'text>>| {
@@ -113,6 +137,7 @@ impl<'text, 'problems> TableReader<'text, 'problems> {
         tables.map_or_else(Vec::new, |at| at.value)
     }
 
+    /// Adds a problem.
     pub fn problem(&mut self, problem: Problem) {
         self.problems.push(problem);
     }
@@ -151,8 +176,8 @@ impl<'text, 'problems> TableReader<'text, 'problems> {
 fn kind(value: &DeValue) -> String {
     let kind = match value {
         DeValue::Integer(number) => return number.to_string(),
+        DeValue::Float(number) => return number.to_string(),
         DeValue::String(_) => "a string",
-        DeValue::Float(_) => "a number with a fraction",
         DeValue::Boolean(true) => "true",
         DeValue::Boolean(false) => "false",
         DeValue::Datetime(_) => "a date",
