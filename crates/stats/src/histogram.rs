@@ -2,7 +2,7 @@
 //!
 //! Each value below 16 has its own bucket. From 16 on, an octave has eight buckets, whose
 //! boundaries are the powers 2^(k/8) rounded to 1/64 of the octave's start. Thus the position of
-//! the leading one and the six bits after it determine the bucket. The BPF side shifts a large
+//! the highest set bit and the six bits after it determine the bucket. The BPF side shifts a large
 //! value to the right, one octave at a time, and then looks up the bucket in [`SMALL`].
 //!
 //! No bucket is wider than 9.7 % of its lower bound, so every estimate is within 5 % of the exact
@@ -30,7 +30,7 @@ pub const BUCKETS: usize = EXACT + OCTAVES as usize * BUCKETS_PER_OCTAVE;
 /// Written out because `powf` cannot be used in constants; a test compares it with the formula.
 const STARTS: [u8; BUCKETS_PER_OCTAVE + 1] = [0, 6, 12, 19, 27, 35, 44, 53, 64];
 
-/// The bucket inside an octave, indexed by the six bits that follow the leading one.
+/// The bucket inside an octave, indexed by the six bits that follow the highest set bit.
 const SUB_BUCKET: [u8; 64] = sub_buckets();
 
 const fn sub_buckets() -> [u8; 64] {

@@ -1,6 +1,6 @@
 //! Confidence intervals.
 
-use statrs::distribution::{ContinuousCDF as _, StudentsT};
+use statrs::distribution::{Beta, ContinuousCDF as _, StudentsT};
 
 /// A two-sided confidence interval, in the unit of the samples.
 ///
@@ -35,9 +35,9 @@ pub fn median(samples: &[f64]) -> f64 {
 /// The limits are the k-th smallest and the k-th largest sample, with the largest k whose coverage,
 /// 1 - 2 P(X < k) for X binomial (n, 1/2), is at least `confidence`. Coverage comes in steps, so
 /// the `confidence` of the interval is usually somewhat above the requested one. If even the full
-/// range does not reach the requested one (at 95 %: fewer than six samples), the full range is
-/// returned with its lower confidence. The samples must be independent; their distribution does not
-/// matter. Ties only raise the true coverage.
+/// range does not reach the requested confidence (at 95 %: fewer than six samples), the full range
+/// is returned with its lower confidence. The samples must be independent; their distribution does
+/// not matter. Ties only raise the true coverage.
 ///
 /// `None` without samples, if one is not a number, or if `confidence` is not between 0 and 1.
 ///
@@ -70,8 +70,8 @@ pub fn median_interval(samples: &[f64], confidence: f64) -> Option<Interval> {
 /// `None` if [`median_interval`] gives `None`, if the two slices differ in length, or if the
 /// interval of the denominators contains 0.
 ///
-/// Source: the sign test, inverted as above; Fieller, "Some problems in interval estimation", JRSS
-/// B 16 (1954).
+/// Source: the sign test, inverted as in [`median_interval`]; Fieller, "Some problems in interval
+/// estimation", JRSS B 16 (1954).
 pub fn quotient_interval(
     numerators: &[f64],
     denominators: &[f64],
@@ -118,7 +118,8 @@ fn symmetric_cut(n: usize, confidence: f64) -> (usize, f64) {
     (cut, coverage(tails[cut]))
 }
 
-/// P(X <= j) for X binomial (n, 1/2) and j up to n/2, each multiplied by the second result.
+/// Returns P(X <= j) for X binomial (n, 1/2) and each j up to n/2, not normalized, and the total by
+/// which each must be divided.
 ///
 /// The weights are relative to the central one, because 2^-n underflows from n = 1075 on. With
 /// relative weights only the far tails, which do not matter, can underflow, and sums of positive
@@ -174,6 +175,29 @@ pub fn normal_mean_interval(mean: f64, variance: f64, n: u64, confidence: f64) -
     }
     let half_width = two_sided_normal_quantile(confidence) * (variance / n as f64).sqrt();
     Some(Interval { estimate: mean, low: mean - half_width, high: mean + half_width, confidence })
+}
+
+/// The share of successes among independent trials, with the exact interval of Clopper and Pearson.
+///
+/// `None` without trials, with more successes than trials, or if `confidence` is not between 0 and
+/// 1.
+///
+/// Source: Clopper and Pearson, "The use of confidence or fiducial limits illustrated in the case
+/// of the binomial", Biometrika 26 (1934).
+pub fn share_interval(successes: u64, trials: u64, confidence: f64) -> Option<Interval> {
+    if trials == 0 || successes > trials || !is_open_fraction(confidence) {
+        return None;
+    }
+    let (k, n, tail) = (successes as f64, trials as f64, (1.0 - confidence) / 2.0);
+    let low = match successes {
+        0 => 0.0,
+        _ => Beta::new(k, n - k + 1.0).ok()?.inverse_cdf(tail),
+    };
+    let high = match trials - successes {
+        0 => 1.0,
+        _ => Beta::new(k + 1.0, n - k).ok()?.inverse_cdf(1.0 - tail),
+    };
+    Some(Interval { estimate: k / n, low, high, confidence })
 }
 
 /// The z for which a standard normal variable lies from -z to z with this probability, with a
@@ -275,6 +299,21 @@ mod tests {
         assert_close(interval.estimate, 5.5, 1e-12);
         assert_close(interval.high - 5.5, 2.262_157 * (55.0_f64 / 6.0 / 10.0).sqrt(), 1e-5);
         assert!(t_mean_interval(&[1.0], 0.95).is_none());
+    }
+
+    /// Without a success among n trials, the upper limit is 1 - (tail)^(1/n). The other values are
+    /// those of the usual tables for 5 of 20.
+    #[test]
+    fn share_of_successes() {
+        let none = share_interval(0, 100, 0.95).unwrap();
+        assert_close(none.low, 0.0, 0.0);
+        assert_close(none.high, 1.0 - 0.025_f64.powf(0.01), 1e-6);
+        let some = share_interval(5, 20, 0.95).unwrap();
+        assert_close(some.estimate, 0.25, 1e-12);
+        assert_close(some.low, 0.0866, 1e-4);
+        assert_close(some.high, 0.4910, 1e-4);
+        assert_close(share_interval(7, 7, 0.95).unwrap().high, 1.0, 0.0);
+        assert!(share_interval(1, 0, 0.95).is_none() && share_interval(2, 1, 0.95).is_none());
     }
 
     /// The expected values are from Python's `statistics.NormalDist().inv_cdf`.

@@ -6,7 +6,7 @@
 pub enum PairedArm {
     /// Without the feature whose cost is measured.
     Off,
-    /// With it.
+    /// With the feature.
     On,
 }
 

@@ -1,6 +1,6 @@
 //! Sequential analysis: when to look at accumulating samples, and when to stop.
 //!
-//! To test after every sample, and to stop at the first significant result, would find differences
+//! Testing after every sample and stopping at the first significant result would find differences
 //! that do not exist. So there are only a few looks, each at twice as many samples as the one
 //! before, and each may use only its share of the permitted error.
 

@@ -1,6 +1,6 @@
-//! Simulates how often intervals and verdicts are right: blocks of five arms, in the order and with
-//! the looks of the lab, with noise like that of machines. Seeds are fixed. The ignored tests do
-//! the same with more trials (`cargo test --release -p stats --test coverage -- --ignored`).
+//! Simulates how often intervals and verdicts are right. The simulation has blocks of five arms,
+//! the order and the looks of the lab, and noise like that of machines. Seeds are fixed. The
+//! ignored tests run more trials (`cargo test --release -p stats --test coverage -- --ignored`).
 
 use std::f64::consts::TAU;
 
@@ -24,14 +24,14 @@ enum Noise {
     Correlated,
     /// One block in a hundred takes five times as long.
     Spikes,
-    /// Slower by 10 % over 500 blocks, and a wave of 3 % with a period of 97 blocks.
+    /// A slowdown of 10 % in 500 blocks, and a wave of 3 % with a period of 97 blocks.
     Drift,
 }
 
 const ALL: [Noise; 4] = [Noise::Independent, Noise::Correlated, Noise::Spikes, Noise::Drift];
 const SPREAD: f64 = 0.02;
-/// Off, A/A, injected, the floor and the configuration under test. The second is compared with the
-/// first.
+/// The number of arms, as in a run of the lab: off, A/A, injected, the floor and the configuration
+/// under test. Only the first two are compared here.
 const ARMS: usize = 5;
 
 impl SimulatedMachine {

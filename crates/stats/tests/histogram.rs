@@ -103,8 +103,8 @@ fn highest_rank_is_the_recorded_maximum() {
     let hour = 3_600_000_000_000;
     assert_eq!(quantile(&count(&[20, hour]), 1.0, hour), Some(hour as f64));
     assert_eq!(quantile(&count(&[hour]), 0.5, hour), Some(hour as f64));
-    // A maximum outside the highest bucket with a count was recorded after the counts were read,
-    // and is not used.
+    // If the maximum is not in the highest bucket with a count, it was recorded after the counts
+    // were read, and is not used.
     assert_within_five_percent(quantile(&count(&[1000]), 0.5, hour).unwrap(), 1000);
 }
 
