@@ -2,26 +2,28 @@
 
 use crate::estimator::Estimator;
 use crate::levels::Levels;
-use crate::policies::{Learner, ScheduleRule};
-use crate::replay::{Task, replay};
+use crate::policies::{Learner, ScheduleRule, TypeKnowledge};
+use crate::replay::{TraceTask, replay};
 
-/// The index of the estimator with which the λ rule would have needed the least energy for these
-/// tasks, of those with which it would have met the target; if there is none, the one with which it
-/// would have met the most deadlines. The result has to be judged on other tasks. `None` without
-/// estimators.
+/// Returns the index of the best estimator for these tasks. Of the estimators with which the
+/// schedules of `lambda_rule` would have met the target, this is the one that would have needed the
+/// least energy. If there is no such estimator, it is the one that would have met the most
+/// deadlines. Because the estimator was chosen for these tasks, only other tasks show how good it
+/// is. Returns `None` without estimators.
 pub fn choose_estimator(
     levels: &Levels,
-    tasks: &[Task],
+    tasks: &[TraceTask],
     target: f64,
     estimators: &[Estimator],
 ) -> Option<usize> {
+    let tasks: Vec<_> = tasks.iter().map(|task| TraceTask { kind: 0, ..*task }).collect();
     let outcomes = estimators.iter().enumerate().map(|(index, estimator)| {
-        let mut learner =
-            Learner::new(levels, ScheduleRule::Lambda, *estimator, target, Vec::new());
-        let outcome = replay(levels, tasks, &mut learner);
-        let met = outcome.met(tasks);
+        let known = TypeKnowledge { target, estimator: *estimator, samples: Vec::new() };
+        let mut learner = Learner::new(levels, ScheduleRule::Lambda, vec![known]);
+        let outcome = replay(levels, &tasks, &mut learner);
+        let met = outcome.met(&tasks).into_iter().filter(|is_met| *is_met).count();
         let wanted = (target * tasks.len() as f64).ceil() as usize;
-        (wanted.saturating_sub(met), outcome.energy, index)
+        (wanted.saturating_sub(met), outcome.energy(), index)
     });
     let best = outcomes.min_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
     best.map(|(_, _, index)| index)
@@ -33,13 +35,14 @@ mod tests {
     use crate::estimator::{DistributionModel, SampleSelection};
     use crate::levels::Level;
 
-    /// The work falls to a third: an estimator that forgets needs less energy.
+    /// When the work falls to a third, an estimator that forgets needs less energy.
     #[test]
     fn recent_samples_win_after_a_change() {
         let level = |(mhz, watts): (f64, f64)| Level { hz: mhz * 1e6, watts };
         let levels =
             Levels::new([(300.0, 2.0), (500.0, 3.6), (700.0, 6.0)].map(level).into(), 0.0).unwrap();
-        let task = |index: u32| Task {
+        let task = |index: u32| TraceTask {
+            kind: 0,
             begin: f64::from(index) * 0.1,
             cycles: if index < 100 { 30e6 } else { 10e6 } + f64::from(index % 5) * 1e5,
             deadline: 0.05,

@@ -1,8 +1,8 @@
-//! How much work the tasks of a type need: a distribution, as the steps of its survival function.
+//! The distribution of the work of a type's tasks, as the steps of its survival function.
 
-/// A distribution of work: for each amount in ascending order, the probability that a task needs
-/// more. In between, the probability is that of the amount before, which never understates the
-/// work.
+/// A distribution of work. It has amounts of work in ascending order, each with the probability
+/// that a task needs more. Between two amounts, the probability of the smaller one holds, so that
+/// the curve never understates the work.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkCurve {
     cycles: Vec<f64>,
@@ -13,8 +13,8 @@ pub struct WorkCurve {
 const STEPS: usize = 256;
 
 impl WorkCurve {
-    /// The distribution of weighted samples. Samples that are not positive and finite, or without a
-    /// positive weight, are left out. `None` without any other.
+    /// The distribution of samples with weights. A sample is left out unless its work and its
+    /// weight are both positive and finite. Returns `None` if no sample is left.
     pub fn of_samples(samples: impl IntoIterator<Item = (f64, f64)>) -> Option<Self> {
         let is_usable = |value: f64| value > 0.0 && value.is_finite();
         let mut samples: Vec<_> = samples
@@ -39,7 +39,7 @@ impl WorkCurve {
         Some(curve)
     }
 
-    /// The distribution with a cumulative function `cdf`, cut off at `most` cycles.
+    /// The distribution with the cumulative distribution function `cdf`, cut off at `most` cycles.
     pub(crate) fn of_cdf(most: f64, cdf: impl Fn(f64) -> f64) -> Self {
         let cycles: Vec<_> = (1..=STEPS).map(|step| most * step as f64 / STEPS as f64).collect();
         let mut survival: Vec<_> =
@@ -56,16 +56,16 @@ impl WorkCurve {
         }
     }
 
-    /// The least of the curve's amounts that a task exceeds with at most this probability.
+    /// The smallest amount of the curve that a task exceeds with at most this probability.
     pub fn exceeded_by(&self, probability: f64) -> f64 {
         let step = self.survival.partition_point(|survival| *survival > probability);
         self.cycles[step.min(self.cycles.len() - 1)]
     }
 
-    /// The work that exactly this share of the tasks, or the next greater possible one, does not
-    /// exceed: the pre-deadline cycles for a target.
+    /// The smallest amount of the curve that at least this share of the tasks does not exceed. If
+    /// the share is the target of a type, this amount is its pre-deadline cycles.
     pub fn quantile(&self, share: f64) -> f64 {
-        // 1 - 0.95 is a little more than 0.05 in binary.
+        // A survival that should be 1 - share may be a little more because of rounding errors.
         self.exceeded_by(1.0 - share + 1e-12)
     }
 
@@ -103,7 +103,7 @@ mod tests {
             [0.0, 0.25, 0.26, 0.75, 0.76, 1.0].map(|p| curve.quantile(p)),
             [1.0, 1.0, 2.0, 2.0, 3.0, 3.0]
         );
-        // The mean of the samples.
+        // The whole integral is the mean of the samples.
         assert!((curve.expected_between(0.0, 5.0) - 2.0).abs() < 1e-12);
         assert!((curve.expected_between(1.5, 2.5) - 0.5).abs() < 1e-12);
     }

@@ -1,36 +1,36 @@
-//! Estimators of the distribution of work from the latest tasks of a type.
+//! Estimates the distribution of a type's work from its earlier tasks.
 
 use statrs::distribution::{ContinuousCDF as _, Gamma, Normal};
 
 use crate::curve::WorkCurve;
 
-/// Which samples count, and how much.
+/// The samples that an estimator uses, and their weights.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum SampleSelection {
-    /// All samples, alike.
+    /// All samples with the same weight.
     All,
-    /// The latest ones, alike.
+    /// This number of the latest samples, with the same weight.
     Recent(usize),
-    /// The latest twelve, the latest three of them three times. This is our reading of PACE's
-    /// LongShort, after Govil, Chan and Wasserman, "Comparing Algorithms for Dynamic Speed-Setting
-    /// of a Low-Power CPU", MobiCom 1995.
+    /// The latest twelve samples, of which the latest three have three times the weight. This is
+    /// our reading of PACE's LongShort, after Govil, Chan and Wasserman, "Comparing Algorithms for
+    /// Dynamic Speed-Setting of a Low-Power CPU", MobiCom 1995.
     LongShort,
-    /// All samples, each one with this factor less weight than the next later one.
+    /// All samples. The weight of each is that of the next later one times this factor.
     Aged(f64),
 }
 
-/// The form of the distribution.
+/// The form of the estimated distribution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DistributionModel {
-    /// That of the samples themselves.
+    /// The distribution of the samples themselves.
     Samples,
     /// A histogram with as many bins of equal width as the square root of the number of samples.
     Histogram,
     /// A gamma distribution with the mean and the variance of the samples.
     Gamma,
-    /// A normal distribution with the mean and the variance of the samples, above 0.
+    /// A normal distribution with the mean and the variance of the samples, truncated at 0.
     Normal,
-    /// A normal kernel at each sample, with Silverman's width, reflected at 0.
+    /// A normal kernel with Silverman's bandwidth at each sample. The part below 0 is reflected.
     Kernel,
 }
 
@@ -43,16 +43,17 @@ pub struct Estimator {
     pub model: DistributionModel,
 }
 
-/// How far above the mean a continuous distribution is cut off, in standard deviations.
+/// A continuous distribution is cut off at this number of standard deviations above the mean.
 const TAIL: f64 = 8.0;
 const LONG: usize = 12;
 const SHORT: usize = 3;
 const SHORT_WEIGHT: f64 = 3.0;
-/// Below this weight relative to the latest sample's, a sample does not count.
+/// A sample with less than this part of the latest sample's weight is left out.
 const LEAST_WEIGHT: f64 = 1e-6;
 
 impl SampleSelection {
-    /// The weights of the selected ones of `samples` samples; the latest is the last one.
+    /// The weights of the selected ones of `samples` samples. The weight of the latest sample is
+    /// the last one.
     fn weights(self, samples: usize) -> Vec<f64> {
         match self {
             Self::All => vec![1.0; samples],
@@ -75,8 +76,13 @@ impl SampleSelection {
 }
 
 impl Estimator {
-    /// The distribution of work, from the work of earlier tasks, in cycles and the latest one last.
-    /// `None` without a positive sample.
+    /// The number of samples that the estimator uses if there are this many.
+    pub(crate) fn selected(&self, samples: usize) -> usize {
+        self.selection.weights(samples).len()
+    }
+
+    /// Estimates the distribution from the work of earlier tasks in cycles, the latest one last.
+    /// Returns `None` without a positive sample.
     pub fn curve(&self, samples: &[f64]) -> Option<WorkCurve> {
         let weights = self.selection.weights(samples.len());
         let selected = &samples[samples.len() - weights.len()..];
@@ -104,7 +110,7 @@ impl Estimator {
             DistributionModel::Kernel => {
                 let standard = Normal::new(0.0, 1.0).ok()?;
                 let width = silverman(&weighted, &spread);
-                // Work is positive: the part of a kernel below 0 is reflected.
+                // Work is positive, so the part of a kernel below 0 is reflected.
                 let kernel = |cycles: f64, at: f64| {
                     standard.cdf((cycles - at) / width) - standard.cdf((-cycles - at) / width)
                 };
@@ -142,12 +148,12 @@ impl Spread {
         Self { weight, mean, deviation: variance.sqrt(), most }
     }
 
-    /// Whether the samples differ, so that there is a width to estimate.
+    /// Whether the samples differ. Otherwise a continuous distribution has no width.
     fn has_width(&self) -> bool {
         self.deviation > self.mean * 1e-9
     }
 
-    /// Where a continuous distribution is cut off.
+    /// The work at which a continuous distribution is cut off.
     fn upper(&self) -> f64 {
         (self.mean + TAIL * self.deviation).max(self.most)
     }
@@ -167,8 +173,9 @@ fn histogram(samples: &[(f64, f64)], spread: &Spread) -> WorkCurve {
     })
 }
 
-/// The width of the kernels: 0.9 min(σ, IQR / 1.34) n^(-1/5) (Silverman, "Density Estimation for
-/// Statistics and Data Analysis", 1986, equation 3.31). With weights, n is Kish's effective number.
+/// The bandwidth of the kernels is 0.9 min(σ, IQR / 1.34) n^(-1/5) (Silverman, "Density Estimation
+/// for Statistics and Data Analysis", 1986, equation 3.31). With weights, n is Kish's effective
+/// number.
 fn silverman(samples: &[(f64, f64)], spread: &Spread) -> f64 {
     let squares: f64 = samples.iter().map(|(_, weight)| weight.powi(2)).sum();
     let n = spread.weight.powi(2) / squares;
@@ -199,8 +206,8 @@ mod tests {
         assert_eq!(weights(SampleSelection::Aged(0.5), 1000).len(), 20);
     }
 
-    /// Quantiles of the exponential distribution, which is a gamma distribution, from its own
-    /// quantiles as samples.
+    /// The gamma model is fitted to quantiles of the exponential distribution, which is a gamma
+    /// distribution, and has the same quantiles again.
     #[test]
     fn models_recover_quantiles() {
         let samples: Vec<_> =

@@ -1,4 +1,5 @@
-//! RightSpeed's own way from the ideal schedule to levels, as far as the paper tells it.
+//! RightSpeed's own four steps from the ideal schedule to levels, as far as the paper describes
+//! them.
 
 use crate::curve::WorkCurve;
 use crate::levels::Levels;
@@ -13,9 +14,10 @@ const HALVINGS: usize = 60;
 /// 3. the length of each phase is rounded to `tick` seconds (1 ms in the paper);
 /// 4. the rounding is repaired, so that the goal is met.
 ///
-/// Two things are our reconstruction. The ideal speed needs an energy for every speed: it is the
-/// power of the speed that fits the levels best. Of step 4, the text at hand has only the
-/// beginning: here the slowest phase becomes shorter, tick by tick, until the goal is met.
+/// Two parts are our reconstruction. The ideal schedule needs the energy of every speed, not only
+/// of the levels. Here this is the power law of the speed that fits the levels best. The text at
+/// hand has only the beginning of step 4. Here the slowest phase becomes shorter, tick by tick,
+/// until the goal is met.
 pub fn four_steps(levels: &Levels, curve: &WorkCurve, goal: Goal, tick: f64) -> Schedule {
     let all = levels.worthwhile();
     let fastest = all.len() - 1;
@@ -41,8 +43,8 @@ pub fn four_steps(levels: &Levels, curve: &WorkCurve, goal: Goal, tick: f64) -> 
     let time = |speeds: &[f64]| -> f64 {
         begins().zip(&ends).zip(speeds).map(|((begin, end), speed)| (end - begin) / speed).sum()
     };
-    // With the least K, the clamped speeds are the slowest level's, and with the greatest the
-    // fastest level's.
+    // With the smallest K, all speeds are clamped to the slowest level, and with the largest K to
+    // the fastest level.
     let power = |speed: f64, survival: f64| speed.powf(1.0 / exponent) * survival;
     let rarest = begins().zip(&ends).map(|(begin, _)| curve.survival(begin)).fold(1.0, f64::min);
     let (mut low, mut high) = (power(all[0].hz, rarest.max(1e-9)), power(all[fastest].hz, 1.0));
@@ -72,7 +74,7 @@ pub fn four_steps(levels: &Levels, curve: &WorkCurve, goal: Goal, tick: f64) -> 
     Schedule::fastest(levels)
 }
 
-/// The work at which each level but the fastest is left, from how long each is used.
+/// Converts the time at each level to the work at which each level but the fastest is left.
 fn leaves(levels: &Levels, seconds: &[f64], goal: Goal) -> Vec<f64> {
     let mut done = 0.0;
     seconds[..seconds.len() - 1]

@@ -1,28 +1,28 @@
-//! The interval governors of Linux, as formulas, to compare with.
+//! The formulas of Linux's interval governors, for comparison.
 //!
 //! Sources, Linux v6.18: drivers/cpufreq/cpufreq_ondemand.c, cpufreq_conservative.c,
-//! cpufreq_governor.c, kernel/sched/cpufreq_schedutil.c, kernel/sched/pelt.c. Not modelled: the
-//! load that ondemand assumes after long idle times, and I/O boosts.
+//! cpufreq_governor.c, kernel/sched/cpufreq_schedutil.c, kernel/sched/pelt.c. The load that
+//! ondemand assumes after long idle times and the boosts for I/O are not modelled.
 
 use crate::levels::{Level, Levels};
-use crate::replay::{SpeedPolicy, Task};
+use crate::replay::{SpeedPolicy, TraceTask};
 
-/// Which governor.
+/// A governor of Linux.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Governor {
-    /// Above 95 % load the fastest level, below it in proportion to the load.
+    /// Uses the fastest level above 95 % load, and a speed in proportion to the load below.
     Ondemand,
-    /// Steps of 5 % of the fastest speed: up above 80 % load, down below 20 %.
+    /// Moves in steps of 5 % of the fastest speed: upwards above 80 % load, downwards below 20 %.
     Conservative,
-    /// In proportion to the utilization of the past 32 ms, with a quarter more.
+    /// Uses a speed of 1.25 times the utilization, which decays with a half-life of 32 ms.
     Schedutil,
 }
 
 /// The sampling interval of ondemand and conservative: two ticks at 250 Hz
 /// (CPUFREQ_DBS_MIN_SAMPLING_INTERVAL).
 const SAMPLING: f64 = 0.008;
-/// How often schedutil changes the speed at most (`cpufreq_policy_transition_delay_us`, if the
-/// driver does not state its latency).
+/// The minimum time between two changes of schedutil (`cpufreq_policy_transition_delay_us`, for a
+/// driver that does not state its latency).
 const RATE_LIMIT: f64 = 0.001;
 /// The half-life of the utilization (PELT).
 const HALF_LIFE: f64 = 0.032;
@@ -32,7 +32,7 @@ const CONSERVATIVE_DOWN: f64 = 0.20;
 const CONSERVATIVE_STEP: f64 = 0.05;
 const SCHEDUTIL_HEADROOM: f64 = 1.25;
 
-/// A governor on one processor.
+/// The policy of a governor on one processor.
 pub struct GovernorPolicy<'levels> {
     levels: &'levels Levels,
     governor: Governor,
@@ -48,7 +48,7 @@ pub struct GovernorPolicy<'levels> {
 }
 
 impl<'levels> GovernorPolicy<'levels> {
-    /// At the slowest level, as after a long idle time.
+    /// Creates the governor at the slowest level, as after a long idle time.
     pub fn new(levels: &'levels Levels, governor: Governor) -> Self {
         Self {
             levels,
@@ -106,10 +106,10 @@ impl<'levels> GovernorPolicy<'levels> {
 }
 
 impl SpeedPolicy for GovernorPolicy<'_> {
-    fn begin(&mut self, _task: &Task, _waiting: usize) {}
+    fn begin(&mut self, _task: &TraceTask, _waiting: usize) {}
 
-    fn end(&mut self, _task: &Task, waiting: usize) {
-        // util_est: at once upwards, by a quarter of the difference downwards.
+    fn end(&mut self, _task: &TraceTask, waiting: usize) {
+        // util_est rises at once, and falls by a quarter of the difference.
         if waiting == 0 {
             let less = self.utilization - self.estimate;
             self.estimate += if less > 0.0 { less } else { less / 4.0 };

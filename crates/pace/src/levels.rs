@@ -17,7 +17,7 @@ impl Level {
     }
 }
 
-/// Why a list of levels makes no sense.
+/// The reason why a list of levels makes no sense.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum LevelsError {
     /// The list is empty.
@@ -34,7 +34,7 @@ pub enum LevelsError {
     /// The power without a task is negative or not a number.
     #[error("the power without a task is {0} W: it must be 0 or more")]
     Idle(f64),
-    /// A level needs no more power than no task at all.
+    /// A level does not need more power than an idle processor.
     #[error(
         "the level of {mhz} MHz needs {watts} W, which is not more than the {idle_watts} W without \
         a task"
@@ -99,8 +99,9 @@ impl Levels {
         &self.all
     }
 
-    /// The levels that are cheaper than every mix of other levels and of no task at all, the
-    /// slowest first. The fastest level is always one of them, because no mix is as fast.
+    /// The worthwhile levels, the slowest first. Such a level needs less power than every mix of
+    /// other levels and idle time that has the same average speed. The fastest level is always
+    /// worthwhile, because no mix is as fast.
     pub fn worthwhile(&self) -> &[Level] {
         &self.worthwhile
     }
@@ -110,13 +111,13 @@ impl Levels {
         self.idle_watts
     }
 
-    /// The paper's efficiency of a level: the power that it saves, as a fraction of the power of
-    /// the cheapest mix of other levels, or of one level and no task, with the same speed. A level
-    /// with an efficiency of 0 or less is not worth having. `None` for the fastest level, which no
-    /// mix replaces.
+    /// The paper's efficiency of a level: the power that it saves compared with the cheapest mix of
+    /// other levels and idle time that has the same average speed, as a fraction of the mix's
+    /// power. A level with an efficiency of 0 or less is not worth having. Returns `None` for the
+    /// fastest level, which no mix replaces.
     ///
     /// # Panics
-    /// If there are not so many levels.
+    /// If there is no level with this index.
     pub fn efficiency(&self, index: usize) -> Option<f64> {
         let level = self.all[index];
         let mut others = self.all.clone();
@@ -128,20 +129,25 @@ impl Levels {
         Some(1.0 - level.watts / mixed)
     }
 
-    /// The energy of a cycle at a worthwhile level, beyond what the time without a task takes.
+    /// The energy of a cycle at a worthwhile level, beyond that of an idle processor.
     pub(crate) fn energy_per_cycle(&self, worthwhile: usize) -> f64 {
         let level = self.worthwhile[worthwhile];
         (level.watts - self.idle_watts) / level.hz
     }
 }
 
-/// The lower convex hull of power over speed, from no task (speed 0) to the fastest level. The
-/// levels are in ascending order. A level on the line between its neighbours is left out.
+/// The relative size of rounding errors. A level that saves less is not worthwhile.
+const ROUNDING: f64 = 1e-9;
+
+/// The lower convex hull of power over speed, from the idle processor (speed 0) to the fastest
+/// level. The levels must be in ascending order. A level on the line between its neighbours is left
+/// out.
 fn lower_hull(levels: &[Level], idle_watts: f64) -> Vec<Level> {
     let mut hull = vec![Level { hz: 0.0, watts: idle_watts }];
     for level in levels {
         while let [.., a, b] = hull[..]
-            && (b.watts - a.watts) * (level.hz - b.hz) >= (level.watts - b.watts) * (b.hz - a.hz)
+            && (b.watts - a.watts) * (level.hz - b.hz)
+                >= (level.watts - b.watts) * (b.hz - a.hz) * (1.0 - ROUNDING)
         {
             hull.pop();
         }
@@ -193,8 +199,8 @@ mod tests {
     }
 
     proptest! {
-        /// The definition by efficiency and the hull agree, and a cycle costs more at each faster
-        /// level.
+        /// The levels with a positive efficiency are those of the hull. A cycle costs more at each
+        /// faster level.
         #[test]
         fn worthwhile_levels_have_a_positive_efficiency(
             pairs in prop::collection::btree_map(1u32..5000, 1u32..100_000, 1..8),

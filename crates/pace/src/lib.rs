@@ -1,6 +1,6 @@
-//! The model of pace (docs/decisions/0009-pace.md): which speeds of a processor are worth having,
-//! how much work the tasks of a type need, and which sequence of speeds does that work by its
-//! deadline with the least energy.
+//! The model of pace (docs/decisions/0009-pace.md). It finds the speeds of a processor that are
+//! worth having, estimates the work of a type's tasks, and plans the sequence of speeds that does
+//! this work by its deadline with the least energy.
 //!
 //! Source: Lorch and Smith, "Operating System Modifications for Task-Based Speed and Voltage
 //! Scheduling", MobiSys 2003 (RightSpeed), and "Improving Dynamic Voltage Scaling Algorithms with
@@ -17,10 +17,12 @@ mod curve;
 mod estimator;
 mod four_steps;
 mod governors;
+mod level_file;
 mod levels;
 mod optimum;
 mod policies;
 mod replay;
+mod rule_file;
 mod schedule;
 
 pub use choice::choose_estimator;
@@ -28,8 +30,15 @@ pub use curve::WorkCurve;
 pub use estimator::{DistributionModel, Estimator, SampleSelection};
 pub use four_steps::four_steps;
 pub use governors::{Governor, GovernorPolicy};
+pub use level_file::{LevelFile, parse_levels};
 pub use levels::{Level, Levels, LevelsError};
 pub use optimum::least_energy;
-pub use policies::{Clairvoyant, Fastest, Learner, MIN_SAMPLES, ScheduleRule};
-pub use replay::{Replay, SpeedPolicy, Task, replay};
+pub use policies::{
+    Clairvoyant, Fastest, Learner, MAX_SAMPLES, MIN_SAMPLES, ScheduleRule, TypeKnowledge,
+};
+pub use replay::{Replay, SpeedPolicy, TraceTask, replay};
+pub use rule_file::{
+    BEGINNING_CALLS, DEFAULT_GOAL, DescriptorKind, MAX_RULES, ProgramType, TaskRule, TaskRules,
+    parse_task_rules,
+};
 pub use schedule::{Goal, Schedule, Step, flat, lambda_rule};

@@ -1,14 +1,14 @@
-//! The exact optimum, as the yardstick of the rules.
+//! The exact optimum, with which the rules are compared.
 
 use crate::curve::WorkCurve;
 use crate::levels::Levels;
 use crate::schedule::Goal;
 
-/// The least expected energy with one level for each step of the curve up to the pre-deadline
-/// cycles, and the fastest level after them; `None` if they cannot be done by the deadline. Found
-/// by dynamic programming over the steps: for each, all pairs of time and energy are kept that are
-/// better than any other in one of both. Their number can grow exponentially, so this is for curves
-/// of a dozen steps.
+/// Returns the least expected energy with one level for each step of the curve up to the
+/// pre-deadline cycles, and the fastest level after them. Returns `None` if the pre-deadline cycles
+/// cannot be done by the deadline. This is dynamic programming over the steps, which keeps each
+/// pair of time and energy unless another pair is better in both. The number of pairs can grow
+/// exponentially, so this is for curves of a dozen steps.
 pub fn least_energy(levels: &Levels, curve: &WorkCurve, goal: Goal) -> Option<f64> {
     let all = levels.worthwhile();
     let mut ends: Vec<f64> =

@@ -4,13 +4,13 @@ use crate::curve::WorkCurve;
 use crate::estimator::Estimator;
 use crate::four_steps::four_steps;
 use crate::levels::{Level, Levels};
-use crate::replay::{SpeedPolicy, Task};
+use crate::replay::{SpeedPolicy, TraceTask};
 use crate::schedule::{Goal, Schedule, flat, lambda_rule};
 
-/// How a schedule follows from what is known of the work.
+/// The rule that makes a schedule from the distribution of work.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ScheduleRule {
-    /// One speed.
+    /// One constant speed (`flat`).
     Flat,
     /// The optimum (`lambda_rule`).
     Lambda,
@@ -18,54 +18,108 @@ pub enum ScheduleRule {
     FourSteps(f64),
 }
 
-/// With fewer samples of a type, its tasks run at the fastest level.
+/// A type with fewer samples than this runs at the fastest level.
 pub const MIN_SAMPLES: usize = 10;
+/// The number of the latest samples that are kept of a type. RightSpeed keeps a sample of recent
+/// tasks, too, but the text at hand does not say how many.
+pub const MAX_SAMPLES: usize = 1000;
+/// A schedule is made anew when more than one in this many of the samples that its estimator
+/// selects is new.
+const REPLAN_PART: usize = 50;
 
-/// Learns the work of the tasks, and gives each a schedule. If several tasks wait, the processor
-/// runs at the fastest level until none is left, as RightSpeed has it.
-pub struct Learner<'levels> {
-    levels: &'levels Levels,
-    rule: ScheduleRule,
-    estimator: Estimator,
-    target: f64,
-    samples: Vec<f64>,
-    schedule: Option<Schedule>,
+/// What a policy knows of a type of tasks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TypeKnowledge {
+    /// The share of the tasks that should meet their deadlines.
+    pub target: f64,
+    /// The estimator of the type's work.
+    pub estimator: Estimator,
+    /// The work of earlier tasks, the latest one last.
+    pub samples: Vec<f64>,
 }
 
-impl<'levels> Learner<'levels> {
-    /// `target` is the share of the tasks that should meet their deadlines. `samples` is the work
-    /// of earlier tasks, the latest one last.
-    pub fn new(
-        levels: &'levels Levels,
-        rule: ScheduleRule,
-        estimator: Estimator,
-        target: f64,
-        samples: Vec<f64>,
-    ) -> Self {
-        Self { levels, rule, estimator, target, samples, schedule: None }
-    }
-
-    fn plan(&self, deadline: f64) -> Option<Schedule> {
+impl TypeKnowledge {
+    /// The schedule of a task with this deadline. Returns `None` with too few samples.
+    pub fn schedule(&self, levels: &Levels, rule: ScheduleRule, deadline: f64) -> Option<Schedule> {
         if self.samples.len() < MIN_SAMPLES {
             return None;
         }
         let curve = self.estimator.curve(&self.samples)?;
         let goal = Goal { deadline, cycles: curve.quantile(self.target) };
-        Some(match self.rule {
-            ScheduleRule::Flat => flat(self.levels, goal),
-            ScheduleRule::Lambda => lambda_rule(self.levels, &curve, goal),
-            ScheduleRule::FourSteps(tick) => four_steps(self.levels, &curve, goal, tick),
+        Some(match rule {
+            ScheduleRule::Flat => flat(levels, goal),
+            ScheduleRule::Lambda => lambda_rule(levels, &curve, goal),
+            ScheduleRule::FourSteps(tick) => four_steps(levels, &curve, goal, tick),
         })
     }
 }
 
-impl SpeedPolicy for Learner<'_> {
-    fn begin(&mut self, task: &Task, waiting: usize) {
-        self.schedule = if waiting == 1 { self.plan(task.deadline) } else { None };
+/// A type's knowledge and its latest schedule.
+struct PlannedType {
+    knowledge: TypeKnowledge,
+    /// The number of samples since the schedule was made.
+    new_samples: usize,
+    /// The schedule and its deadline.
+    planned: Option<(f64, Option<Schedule>)>,
+}
+
+impl PlannedType {
+    fn add(&mut self, cycles: f64) {
+        let samples = &mut self.knowledge.samples;
+        // Removes half of the samples at a time, so that they are not moved for each task.
+        if samples.len() >= 2 * MAX_SAMPLES {
+            samples.drain(..samples.len() - MAX_SAMPLES);
+        }
+        samples.push(cycles);
+        self.new_samples += 1;
     }
 
-    fn end(&mut self, task: &Task, _waiting: usize) {
-        self.samples.push(task.cycles);
+    fn plan(&mut self, levels: &Levels, rule: ScheduleRule, deadline: f64) -> Option<Schedule> {
+        let selected = self.knowledge.estimator.selected(self.knowledge.samples.len());
+        let is_new = match &self.planned {
+            Some((planned_for, schedule)) => {
+                *planned_for == deadline
+                    && (schedule.is_some() || self.new_samples == 0)
+                    && self.new_samples * REPLAN_PART <= selected
+            }
+            None => false,
+        };
+        if !is_new {
+            let schedule = self.knowledge.schedule(levels, rule, deadline);
+            (self.planned, self.new_samples) = (Some((deadline, schedule)), 0);
+        }
+        self.planned.as_ref().and_then(|(_, schedule)| schedule.clone())
+    }
+}
+
+/// Learns the work of each type, and gives each task a schedule. If several tasks are unfinished,
+/// the processor runs at the fastest level until none is left, as in RightSpeed.
+pub struct Learner<'levels> {
+    levels: &'levels Levels,
+    rule: ScheduleRule,
+    types: Vec<PlannedType>,
+    schedule: Option<Schedule>,
+}
+
+impl<'levels> Learner<'levels> {
+    /// `types` is what is known of each type before the first task. [`TraceTask::kind`] is an index
+    /// in it.
+    pub fn new(levels: &'levels Levels, rule: ScheduleRule, types: Vec<TypeKnowledge>) -> Self {
+        let planned = |knowledge| PlannedType { knowledge, new_samples: 0, planned: None };
+        Self { levels, rule, types: types.into_iter().map(planned).collect(), schedule: None }
+    }
+}
+
+impl SpeedPolicy for Learner<'_> {
+    fn begin(&mut self, task: &TraceTask, waiting: usize) {
+        self.schedule = match waiting {
+            1 => self.types[task.kind].plan(self.levels, self.rule, task.deadline),
+            _ => None,
+        };
+    }
+
+    fn end(&mut self, task: &TraceTask, _waiting: usize) {
+        self.types[task.kind].add(task.cycles);
         self.schedule = None;
     }
 
@@ -74,7 +128,8 @@ impl SpeedPolicy for Learner<'_> {
     }
 }
 
-/// The level of a schedule at `done` cycles, and where it changes; the fastest level without one.
+/// The level of a schedule at `done` cycles, and the cycles at which the level changes next.
+/// Without a schedule, this is the fastest level.
 fn scheduled(levels: &Levels, schedule: Option<&Schedule>, done: f64) -> (Level, f64) {
     let all = levels.worthwhile();
     let Some(schedule) = schedule else { return (all[all.len() - 1], f64::INFINITY) };
@@ -83,42 +138,42 @@ fn scheduled(levels: &Levels, schedule: Option<&Schedule>, done: f64) -> (Level,
     (all[steps[next - 1].level], steps.get(next).map_or(f64::INFINITY, |step| step.from))
 }
 
-/// Always the fastest level.
+/// The policy that always uses the fastest level.
 pub struct Fastest<'levels>(pub &'levels Levels);
 
 impl SpeedPolicy for Fastest<'_> {
-    fn begin(&mut self, _task: &Task, _waiting: usize) {}
+    fn begin(&mut self, _task: &TraceTask, _waiting: usize) {}
 
-    fn end(&mut self, _task: &Task, _waiting: usize) {}
+    fn end(&mut self, _task: &TraceTask, _waiting: usize) {}
 
     fn level(&self, done: f64) -> (Level, f64) {
         scheduled(self.0, None, done)
     }
 }
 
-/// Knows the work of each task in advance: the least energy that any policy can need for tasks that
-/// do not wait for each other.
+/// The policy that knows the work of each task in advance. If no task waits for another, no policy
+/// that meets all deadlines needs less energy.
 pub struct Clairvoyant<'levels> {
     levels: &'levels Levels,
     schedule: Option<Schedule>,
 }
 
 impl<'levels> Clairvoyant<'levels> {
-    /// For these levels.
+    /// Creates the policy for these levels.
     pub fn new(levels: &'levels Levels) -> Self {
         Self { levels, schedule: None }
     }
 }
 
 impl SpeedPolicy for Clairvoyant<'_> {
-    fn begin(&mut self, task: &Task, waiting: usize) {
+    fn begin(&mut self, task: &TraceTask, waiting: usize) {
         let goal = Goal { deadline: task.deadline, cycles: task.cycles };
         let curve = WorkCurve::of_samples([(task.cycles, 1.0)]);
         self.schedule =
             curve.filter(|_| waiting == 1).map(|curve| lambda_rule(self.levels, &curve, goal));
     }
 
-    fn end(&mut self, _task: &Task, _waiting: usize) {
+    fn end(&mut self, _task: &TraceTask, _waiting: usize) {
         self.schedule = None;
     }
 

@@ -1,4 +1,5 @@
-//! What a policy would have met and used: tasks of a trace, replayed on one processor.
+//! Replays the tasks of a trace on one processor, to find the deadlines that a policy would have
+//! met and the energy that it would have used.
 
 use std::collections::VecDeque;
 
@@ -6,7 +7,9 @@ use crate::levels::{Level, Levels};
 
 /// A task of a trace.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Task {
+pub struct TraceTask {
+    /// The type of the task: an index.
+    pub kind: usize,
     /// When it began, in seconds.
     pub begin: f64,
     /// Its work, in cycles.
@@ -20,46 +23,52 @@ pub struct Task {
 pub trait SpeedPolicy {
     /// A task begins. `waiting` is the number of tasks that have begun and not ended, this one
     /// included.
-    fn begin(&mut self, task: &Task, waiting: usize);
+    fn begin(&mut self, task: &TraceTask, waiting: usize);
 
     /// The current task ends. `waiting` is the number of tasks that are left.
-    fn end(&mut self, task: &Task, waiting: usize);
+    fn end(&mut self, task: &TraceTask, waiting: usize);
 
-    /// The level while a task runs that has done this many cycles, and the number of cycles at
-    /// which the level has to be asked for again.
+    /// The level of a task that has done this many cycles, and the number of cycles up to which
+    /// this level holds.
     fn level(&self, done: f64) -> (Level, f64);
 
-    /// The next time at which the level changes without a task's doing.
+    /// The next time at which the policy may change the level by itself.
     fn next_tick(&self) -> f64 {
         f64::INFINITY
     }
 
-    /// The time is `now`. Since the previous call, the processor was busy for the whole time, or
-    /// not at all. A tick is due if `now` is that of [`SpeedPolicy::next_tick`].
+    /// Tells the policy that the time is `now`, and whether the processor was busy since the
+    /// previous call. It was busy for the whole time or not at all. At the time of
+    /// [`SpeedPolicy::next_tick`], the policy may change the level.
     fn pass(&mut self, _now: f64, _is_busy: bool) {}
 }
 
 /// The result of a replay.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Replay {
-    /// The energy of all tasks beyond that of a processor without a task, in joules.
-    pub energy: f64,
-    /// How long each task took from its beginning, with waiting, in seconds.
+    /// The energy of each task beyond that of an idle processor, in joules.
+    pub energies: Vec<f64>,
+    /// The seconds from the beginning of each task to its end, including the time that it waited.
     pub times: Vec<f64>,
 }
 
 impl Replay {
-    /// The number of tasks that met their deadlines.
-    pub fn met(&self, tasks: &[Task]) -> usize {
-        // Times are sums of many small numbers.
-        let is_met = |(time, task): (&f64, &Task)| *time <= task.deadline * (1.0 + 1e-9);
-        self.times.iter().zip(tasks).filter(|pair| is_met((pair.0, pair.1))).count()
+    /// The energy of all tasks together, in joules.
+    pub fn energy(&self) -> f64 {
+        self.energies.iter().sum()
+    }
+
+    /// Whether each task met its deadline.
+    pub fn met(&self, tasks: &[TraceTask]) -> Vec<bool> {
+        // The times have rounding errors, because they are sums of many small numbers.
+        let is_met = |(time, task): (&f64, &TraceTask)| *time <= task.deadline * (1.0 + 1e-9);
+        self.times.iter().zip(tasks).map(is_met).collect()
     }
 }
 
-/// Replays tasks, which are in the order of their beginnings.
-pub fn replay(levels: &Levels, tasks: &[Task], policy: &mut dyn SpeedPolicy) -> Replay {
-    let mut result = Replay { energy: 0.0, times: vec![0.0; tasks.len()] };
+/// Replays tasks. They must be in the order of their beginnings.
+pub fn replay(levels: &Levels, tasks: &[TraceTask], policy: &mut dyn SpeedPolicy) -> Replay {
+    let mut result = Replay { energies: vec![0.0; tasks.len()], times: vec![0.0; tasks.len()] };
     let mut waiting: VecDeque<usize> = VecDeque::new();
     let (mut now, mut done, mut next) = (0.0_f64, 0.0, 0);
     while next < tasks.len() || !waiting.is_empty() {
@@ -80,7 +89,7 @@ pub fn replay(levels: &Levels, tasks: &[Task], policy: &mut dyn SpeedPolicy) -> 
         let reaches = now + (end - done).max(0.0) / level.hz;
         let (then, is_end) = if reaches <= until { (reaches, true) } else { (until, false) };
         let seconds = (then - now).max(0.0);
-        result.energy += seconds * (level.watts - levels.idle_watts());
+        result.energies[current] += seconds * (level.watts - levels.idle_watts());
         done = if is_end { end } else { done + seconds * level.hz };
         now = now.max(then);
         policy.pass(now, true);

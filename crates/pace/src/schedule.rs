@@ -1,48 +1,49 @@
-//! Schedules: at which level a task runs, depending on the work that it has done.
+//! Schedules: the level at which a task runs as a function of the work that it has done.
 
 use crate::curve::WorkCurve;
 use crate::levels::Levels;
 
-/// What a schedule has to reach: the pre-deadline cycles by the deadline.
+/// The goal of a schedule: the pre-deadline cycles by the deadline.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Goal {
     /// Seconds from the beginning of the task.
     pub deadline: f64,
-    /// The work that has to be possible by then.
+    /// The pre-deadline cycles.
     pub cycles: f64,
 }
 
-/// A level, and the work from which on it is used.
+/// A level, and the work from which it is used.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Step {
-    /// Cycles that the task has done by then.
+    /// The cycles that the task has done when this step begins.
     pub from: f64,
     /// An index in [`Levels::worthwhile`].
     pub level: usize,
 }
 
-/// The levels of a task. The first step begins at 0 cycles, and each next step later and at a
-/// faster level. The last step is the fastest level; it begins at the pre-deadline cycles at the
-/// latest.
+/// The sequence of a task's levels. The first step begins at 0 cycles. Each further step has a
+/// faster level. The last step has the fastest level, and begins at the pre-deadline cycles or
+/// earlier.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Schedule {
     steps: Vec<Step>,
 }
 
-/// The number of halvings of λ. The curve has finitely many steps, so the two schedules on both
-/// sides of the λ that is sought are next to each other long before.
+/// The number of halvings in the search for λ. The curve has finitely many steps, so the search
+/// reaches two neighbouring schedules in fewer halvings than this.
 const HALVINGS: usize = 40;
-/// The smallest λ, as a fraction of the one at which the slowest level is left at once. No curve
-/// has a probability as small that is not 0.
+/// The smallest λ of the search, as a fraction of the λ at which a schedule leaves the slowest
+/// level at once. The same fraction is the probability Fᶜ(w) at which this smallest λ leaves the
+/// slowest level. No curve has a smaller probability, except 0.
 const LEAST_LAMBDA: f64 = 1e-9;
 
 impl Schedule {
-    /// The steps, the first one from 0 cycles on.
+    /// The steps in the order of their beginnings.
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
 
-    /// The fastest level from the beginning.
+    /// The schedule that uses the fastest level from the beginning.
     pub(crate) fn fastest(levels: &Levels) -> Self {
         Self { steps: vec![Step { from: 0.0, level: levels.worthwhile().len() - 1 }] }
     }
@@ -94,8 +95,8 @@ impl Schedule {
             .sum()
     }
 
-    /// Moves each step to a multiple of `tick` seconds after the beginning, never to a later one.
-    /// So the pre-deadline cycles take no longer.
+    /// Moves the beginning of each step back to a multiple of `tick` seconds, so that the
+    /// pre-deadline cycles take no longer.
     pub fn rounded(&self, levels: &Levels, tick: f64) -> Self {
         let mut steps = vec![self.steps[0]];
         let (mut time, mut done) = (0.0, self.steps[0].from);
@@ -113,11 +114,11 @@ impl Schedule {
         Self { steps }
     }
 
-    /// The rest of the schedule after a wait for I/O, as the paper has it: one factor for all
-    /// remaining speeds. It is the least one with which the rest of the pre-deadline cycles takes
-    /// at most `left` seconds, each speed being rounded up to a level. The result counts work from
-    /// the beginning of the task, like this schedule. If no factor suffices, it is the fastest
-    /// level.
+    /// Returns the rest of the schedule after a wait for I/O. As in the paper, all remaining speeds
+    /// are multiplied by one factor. This is the smallest factor with which the rest of the
+    /// pre-deadline cycles takes at most `left` seconds, if each speed is rounded up to a level.
+    /// The result counts work from the beginning of the task, like this schedule. If no factor
+    /// suffices, the result uses the fastest level.
     pub fn after_wait(&self, levels: &Levels, goal: Goal, done: f64, left: f64) -> Self {
         let hz = |level: usize| levels.worthwhile()[level].hz;
         let fastest = levels.worthwhile().len() - 1;
@@ -142,7 +143,7 @@ impl Schedule {
             let rest = whole.time(levels, goal.cycles) - whole.time(levels, done.min(goal.cycles));
             rest <= left * (1.0 + 1e-12)
         };
-        // The steps change only where a speed becomes that of a faster level.
+        // The result changes only at the factors that raise a speed exactly to a faster level.
         let mut factors: Vec<_> = remaining
             .iter()
             .flat_map(|(step, _)| (step.level..=fastest).map(|to| hz(to) / hz(step.level)))
@@ -153,8 +154,8 @@ impl Schedule {
     }
 }
 
-/// One speed up to the pre-deadline cycles: the slowest worthwhile level that does them by the
-/// deadline.
+/// The schedule with one speed up to the pre-deadline cycles. This is the slowest worthwhile level
+/// that does them by the deadline.
 pub fn flat(levels: &Levels, goal: Goal) -> Schedule {
     let all = levels.worthwhile();
     let fastest = all.len() - 1;
@@ -171,17 +172,18 @@ pub fn flat(levels: &Levels, goal: Goal) -> Schedule {
 ///
 /// The paper's condition for the optimum, s²·E′(s)·Fᶜ(w) = K, has this discrete form: level i is
 /// left for level i + 1 when Fᶜ(w) falls to λ·(1/sᵢ − 1/sᵢ₊₁) / (Eᵢ₊₁ − Eᵢ), where E is the energy
-/// of a cycle. A larger λ makes the schedule faster; it is chosen so that the pre-deadline cycles
-/// take exactly the deadline. Between the two schedules next to it, where the curve has a step,
-/// all transitions move by the same fraction. Both schedules have the least Lagrangian, so those in
-/// between have it, too: no schedule with the same time needs less energy.
+/// of a cycle. A larger λ makes the schedule faster. The search chooses λ so that the pre-deadline
+/// cycles take exactly the deadline. At a step of the curve, no λ may do that. Then all transitions
+/// move by the same fraction between the two neighbouring schedules. Both minimize the Lagrangian
+/// for the same λ, so every schedule between them does, too. Therefore no schedule with the same
+/// time needs less energy.
 ///
-/// If even the slowest level does the cycles by the deadline, it is used; if the fastest one does
-/// not, that is used from the beginning.
+/// If the slowest level does the cycles by the deadline, the schedule uses it. If the fastest level
+/// does not, the schedule uses the fastest level from the beginning.
 pub fn lambda_rule(levels: &Levels, curve: &WorkCurve, goal: Goal) -> Schedule {
     let all = levels.worthwhile();
     let fastest = all.len() - 1;
-    // Seconds saved for a joule more, from each level to the next one: descending, because the
+    // The seconds that each next level saves for one more joule. They are descending, because the
     // levels are a convex hull.
     let rates: Vec<_> = (0..fastest)
         .map(|level| {

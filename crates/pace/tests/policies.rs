@@ -1,8 +1,8 @@
-//! Policies on traces.
+//! Replays traces with the policies.
 
 use pace::{
     Clairvoyant, DistributionModel, Estimator, Fastest, Governor, GovernorPolicy, Learner, Level,
-    Levels, SampleSelection, ScheduleRule, SpeedPolicy, Task, replay,
+    Levels, Replay, SampleSelection, ScheduleRule, SpeedPolicy, TraceTask, TypeKnowledge, replay,
 };
 use proptest::prelude::*;
 
@@ -14,8 +14,9 @@ fn five_levels() -> Levels {
 }
 
 /// A task every 100 ms, with a deadline of 50 ms.
-fn tasks(cycles: &[f64]) -> Vec<Task> {
-    let task = |(index, cycles): (usize, &f64)| Task {
+fn tasks(cycles: &[f64]) -> Vec<TraceTask> {
+    let task = |(index, cycles): (usize, &f64)| TraceTask {
+        kind: 0,
         begin: index as f64 * 0.1,
         cycles: *cycles,
         deadline: 0.05,
@@ -26,7 +27,12 @@ fn tasks(cycles: &[f64]) -> Vec<Task> {
 fn learner(levels: &Levels, rule: ScheduleRule, target: f64) -> Learner<'_> {
     let estimator =
         Estimator { selection: SampleSelection::All, model: DistributionModel::Samples };
-    Learner::new(levels, rule, estimator, target, Vec::new())
+    let known = TypeKnowledge { target, estimator, samples: Vec::new() };
+    Learner::new(levels, rule, vec![known])
+}
+
+fn met(result: &Replay, tasks: &[TraceTask]) -> usize {
+    result.met(tasks).into_iter().filter(|is_met| *is_met).count()
 }
 
 proptest! {
@@ -42,7 +48,7 @@ proptest! {
         let tasks = tasks(&cycles);
         let least = replay(&levels, &tasks, &mut Clairvoyant::new(&levels));
         let fastest = replay(&levels, &tasks, &mut Fastest(&levels));
-        prop_assert_eq!(least.met(&tasks), tasks.len());
+        prop_assert_eq!(met(&least, &tasks), tasks.len());
         let mut policies: Vec<Box<dyn SpeedPolicy + '_>> = vec![
             Box::new(learner(&levels, ScheduleRule::Lambda, 0.95)),
             Box::new(learner(&levels, ScheduleRule::Flat, 0.95)),
@@ -54,8 +60,8 @@ proptest! {
         for policy in &mut policies {
             let all = replay(&levels, &tasks, policy.as_mut());
             // A policy that misses a deadline may need less.
-            if all.met(&tasks) == tasks.len() {
-                prop_assert!(all.energy >= least.energy * (1.0 - 1e-9));
+            if met(&all, &tasks) == tasks.len() {
+                prop_assert!(all.energy() >= least.energy() * (1.0 - 1e-9));
             }
             for (time, first) in all.times.iter().zip(&fastest.times) {
                 prop_assert!(*time >= first * (1.0 - 1e-9));
@@ -64,8 +70,8 @@ proptest! {
     }
 }
 
-/// Work that varies: one task in ten needs four times as much.
-fn varied() -> Vec<Task> {
+/// The work varies: one task in ten needs four times as much.
+fn varied() -> Vec<TraceTask> {
     let cycles: Vec<_> =
         (0..400).map(|i| if i % 10 == 7 { 120e6 } else { 25e6 + f64::from(i % 7) * 1e6 }).collect();
     tasks(&cycles)
@@ -77,7 +83,7 @@ fn pace_meets_its_target_with_less_energy_than_flat() {
     let tasks = varied();
     let of = |rule| {
         let all = replay(&levels, &tasks, &mut learner(&levels, rule, 0.95));
-        (all.energy, all.met(&tasks))
+        (all.energy(), met(&all, &tasks))
     };
     let ((pace, met), (flat, _), (steps, steps_met)) =
         (of(ScheduleRule::Lambda), of(ScheduleRule::Flat), of(ScheduleRule::FourSteps(1e-3)));
@@ -92,13 +98,13 @@ fn governors_follow_the_load() {
     let levels = five_levels();
     for governor in [Governor::Ondemand, Governor::Conservative, Governor::Schedutil] {
         let mut policy = GovernorPolicy::new(&levels, governor);
-        let long = [Task { begin: 0.0, cycles: 3e9, deadline: 2.0 }];
+        let long = [TraceTask { kind: 0, begin: 0.0, cycles: 3e9, deadline: 2.0 }];
         replay(&levels, &long, &mut policy);
         assert_eq!(policy.level(0.0).0.hz, 3e9, "{governor:?} under load");
-        let later = [Task { begin: 60.0, cycles: 1.0, deadline: 1.0 }];
+        let later = [TraceTask { kind: 0, begin: 60.0, cycles: 1.0, deadline: 1.0 }];
         replay(&levels, &later, &mut policy);
         let idle = policy.level(0.0).0.hz;
-        // util_est keeps the utilization of the last task.
+        // With util_est, schedutil keeps the utilization of the last task.
         assert!(idle == 8e8 || governor == Governor::Schedutil, "{governor:?}: {idle}");
     }
 }
@@ -107,7 +113,7 @@ fn governors_follow_the_load() {
 fn tasks_that_wait_run_at_the_fastest_level() {
     let levels = five_levels();
     let mut all = tasks(&[25e6; 20]);
-    all.push(Task { begin: 1.901, cycles: 25e6, deadline: 0.05 });
+    all.push(TraceTask { kind: 0, begin: 1.901, cycles: 25e6, deadline: 0.05 });
     let policy = &mut learner(&levels, ScheduleRule::Lambda, 0.95);
     let times = replay(&levels, &all, policy).times;
     // 25 million cycles take 31.25 ms at 800 MHz and 8.33 ms at 3 GHz.
@@ -115,4 +121,33 @@ fn tasks_that_wait_run_at_the_fastest_level() {
     // 1 ms at 800 MHz, the rest at 3 GHz; then the second task.
     assert!((times[19] - (0.001 + 24.2e6 / 3e9)).abs() < 1e-9, "{}", times[19]);
     assert!((times[20] - (times[19] - 0.001 + 25e6 / 3e9)).abs() < 1e-9, "{}", times[20]);
+}
+
+/// Each type has its own samples and target: the tasks of one do not change the schedules of the
+/// other.
+#[test]
+fn types_are_learned_separately() {
+    let levels = five_levels();
+    let of_kind = |kind: usize, index: u32, cycles: f64| TraceTask {
+        kind,
+        begin: f64::from(index) * 0.1 + if kind == 0 { 0.0 } else { 0.04 },
+        cycles,
+        deadline: 0.05,
+    };
+    let light = |index| of_kind(0, index, 30e6);
+    let heavy = |index| of_kind(1, index, 130e6);
+    let both: Vec<_> = (0..50).flat_map(|index| [light(index), heavy(index)]).collect();
+    let alone: Vec<_> = (0..50).map(light).collect();
+    let known = || {
+        let estimator =
+            Estimator { selection: SampleSelection::All, model: DistributionModel::Samples };
+        TypeKnowledge { target: 0.95, estimator, samples: Vec::new() }
+    };
+    let run = |tasks: &[TraceTask]| {
+        let mut policy = Learner::new(&levels, ScheduleRule::Lambda, vec![known(), known()]);
+        replay(&levels, tasks, &mut policy)
+    };
+    let (together, single) = (run(&both), run(&alone));
+    let of_light: Vec<_> = together.energies.iter().step_by(2).copied().collect();
+    assert_eq!(of_light, single.energies);
 }

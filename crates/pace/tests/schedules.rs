@@ -1,9 +1,9 @@
-//! Properties of schedules.
+//! Tests properties of schedules.
 
 use pace::{Goal, Level, Levels, Schedule, WorkCurve, flat, four_steps, lambda_rule, least_energy};
 use proptest::prelude::*;
 
-/// Levels and samples of any form; speeds of MHz, as laptops and phones have.
+/// Generates levels and samples of any form, with the speeds of laptops and phones.
 fn machines() -> impl Strategy<Value = Levels> {
     let pairs = prop::collection::btree_map(100u32..5000, 1u32..100_000, 1..8);
     pairs.prop_map(|pairs| {
@@ -20,7 +20,8 @@ fn curves() -> impl Strategy<Value = WorkCurve> {
         .prop_map(|samples| WorkCurve::of_samples(samples).expect("there are samples"))
 }
 
-/// A goal between what the slowest and what the fastest level can do: `part` from 0 to 1.
+/// A goal whose deadline is between the times that the fastest level (`part` is 0) and the slowest
+/// level (1) need for its cycles.
 fn goal(levels: &Levels, curve: &WorkCurve, share: f64, part: f64) -> Goal {
     let cycles = curve.quantile(share);
     let all = levels.worthwhile();
@@ -28,8 +29,8 @@ fn goal(levels: &Levels, curve: &WorkCurve, share: f64, part: f64) -> Goal {
     Goal { deadline: shortest + part * (longest - shortest), cycles }
 }
 
-/// Fractions from 0 to 1, the same ones in every run (a linear congruential generator with the
-/// constants of Knuth's MMIX).
+/// Generates the same fractions from 0 to 1 in every run, with a linear congruential generator
+/// (constants of Knuth's MMIX).
 struct Fractions(u64);
 
 impl Fractions {
@@ -125,8 +126,8 @@ fn impossible_and_easy_goals() {
     assert_eq!(levels_of(0.2), vec![vec![0, 2]; 3]);
 }
 
-/// The λ rule as it is executed, with steps at multiples of 0.1 ms and a deadline of 50 ms, beside
-/// the exact optimum without rounding.
+/// Compares the λ rule as it is executed, with steps at multiples of 0.1 ms and a deadline of
+/// 50 ms, with the exact optimum without rounding.
 #[test]
 fn executed_lambda_rule_is_near_the_optimum() {
     let mut random = Fractions(1);

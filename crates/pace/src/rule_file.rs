@@ -1,0 +1,342 @@
+//! Files of rules, in TOML: how the tasks of unmodified programs begin, and the deadlines of tasks.
+//!
+//! ```toml
+//! [[rule]]
+//! name = "frame"
+//! program = "chocolate-doom"
+//! calls = ["clock_nanosleep"]
+//! deadline-ms = 28.6
+//! target = 0.95
+//!
+//! [[type]]
+//! name = "request"
+//! deadline-ms = 20
+//! ```
+
+use std::ops::RangeInclusive;
+
+use toml_reader::{Problem, Problems, TableReader};
+
+/// The calls whose return can begin a task, each with whether it returns 0 when it has succeeded
+/// (and not a positive number).
+pub const BEGINNING_CALLS: [(&str, bool); 22] = [
+    ("accept", false),
+    ("accept4", false),
+    ("clock_nanosleep", true),
+    ("epoll_pwait", false),
+    ("epoll_pwait2", false),
+    ("epoll_wait", false),
+    ("futex", true),
+    ("io_uring_enter", false),
+    ("ioctl", true),
+    ("mq_timedreceive", false),
+    ("msgrcv", false),
+    ("nanosleep", true),
+    ("poll", false),
+    ("ppoll", false),
+    ("pselect6", false),
+    ("read", false),
+    ("readv", false),
+    ("recvfrom", false),
+    ("recvmmsg", false),
+    ("recvmsg", false),
+    ("rt_sigtimedwait", false),
+    ("select", false),
+];
+
+/// The kinds of descriptors that a rule can name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DescriptorKind {
+    /// A socket.
+    Socket,
+    /// A pipe.
+    Pipe,
+    /// A terminal.
+    Terminal,
+    /// An input device, such as a mouse.
+    Input,
+    /// An epoll instance.
+    Epoll,
+    /// A timer (timerfd).
+    Timer,
+    /// An event counter (eventfd).
+    Event,
+}
+
+impl DescriptorKind {
+    /// All kinds.
+    pub const ALL: [Self; 7] = [
+        Self::Socket,
+        Self::Pipe,
+        Self::Terminal,
+        Self::Input,
+        Self::Epoll,
+        Self::Timer,
+        Self::Event,
+    ];
+
+    /// The name in files and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Socket => "socket",
+            Self::Pipe => "pipe",
+            Self::Terminal => "terminal",
+            Self::Input => "input",
+            Self::Epoll => "epoll",
+            Self::Timer => "timer",
+            Self::Event => "event",
+        }
+    }
+}
+
+/// The maximum number of rules in a file.
+pub const MAX_RULES: usize = 16;
+/// From 1 µs to an hour.
+const DEADLINE_MS: RangeInclusive<f64> = 0.001..=3_600_000.0;
+
+/// A rule.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TaskRule {
+    /// The name of its tasks in reports.
+    pub name: String,
+    /// The file name of the executable; `None`: any program.
+    pub program: Option<String>,
+    /// Entries of [`BEGINNING_CALLS`].
+    pub calls: Vec<(&'static str, bool)>,
+    /// The kinds of the call's descriptor; empty: any, or none.
+    pub descriptors: Vec<DescriptorKind>,
+    /// The local port of the socket; `None`: any.
+    pub port: Option<u16>,
+    /// In milliseconds.
+    pub deadline_ms: f64,
+    /// The share of the tasks that should meet the deadline.
+    pub target: f64,
+    /// Waits in other calls than those of the rule are part of the task.
+    pub includes_waits: bool,
+}
+
+/// A type of tasks that a program begins and ends itself.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ProgramType {
+    /// The name that the program gives to the type.
+    pub name: String,
+    /// The file name of the executable; `None`: any program.
+    pub program: Option<String>,
+    /// In milliseconds.
+    pub deadline_ms: f64,
+    /// The share of the tasks that should meet the deadline.
+    pub target: f64,
+}
+
+/// The content of a file of rules.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct TaskRules {
+    /// In the order of the file. The first rule that matches decides.
+    pub rules: Vec<TaskRule>,
+    /// In the order of the file. The first one that matches decides.
+    pub types: Vec<ProgramType>,
+}
+
+/// The deadline, in milliseconds, and the target of a type that no file describes. The deadline is
+/// RightSpeed's for events of the user interface.
+pub const DEFAULT_GOAL: (f64, f64) = (50.0, 0.95);
+
+/// Parses a file of rules, or returns its problems in the order of their positions.
+///
+/// # Errors
+/// If the file is not valid TOML, or has unknown keys or values.
+pub fn parse_task_rules(text: &str) -> Result<TaskRules, Problems> {
+    let document = toml_reader::parse(text)?;
+    let mut problems = Problems::new();
+    let mut reader = TableReader::new(document.get_ref(), document.span(), &mut problems);
+    let (tables, types) = (reader.tables("rule"), reader.tables("type"));
+    if tables.is_empty() && types.is_empty() {
+        let help = "add a rule: [[rule]], with name and calls";
+        reader.problem(Problem::new(0..0, "the file has neither rules nor types").help(help));
+    }
+    if let Some(table) = tables.get(MAX_RULES) {
+        let text = format!("there are {} rules; at most {MAX_RULES} are possible", tables.len());
+        reader.problem(Problem::new(table.span.clone(), text));
+    }
+    reader.finish(|_| "the tables of this file are [[rule]] and [[type]]".into());
+    let mut file = TaskRules::default();
+    for table in &tables {
+        let mut entry = TableReader::new(table.value, table.span.clone(), &mut problems);
+        file.rules.extend(read_rule(&mut entry));
+        entry.finish(|_| "a rule has no tables".into());
+    }
+    for table in &types {
+        let mut entry = TableReader::new(table.value, table.span.clone(), &mut problems);
+        file.types.extend(read_type(&mut entry));
+        entry.finish(|_| "a type has no tables".into());
+    }
+    problems.sort_by_key(|problem| problem.span.start);
+    match problems.is_empty() {
+        true => Ok(file),
+        false => Err(problems.into_iter().map(Problem::sanitize).collect()),
+    }
+}
+
+/// The name of a rule or type. If the result is `None`, there is a problem.
+fn read_name(entry: &mut TableReader<'_, '_>, what: &str, help: &str) -> Option<String> {
+    let before = entry.problems.len();
+    let name = entry.string("name");
+    if name.is_none() && entry.problems.len() == before {
+        let problem = Problem::new(entry.span.clone(), format!("the {what} has no name"));
+        entry.problem(problem.help(help));
+    }
+    name.map(|at| at.value.to_owned())
+}
+
+fn read_program(entry: &mut TableReader<'_, '_>) -> Option<String> {
+    let program = entry.string("program");
+    if let Some(program) = &program
+        && program.value.contains('/')
+    {
+        let help = "only the file name of the executable is compared";
+        let text = "program must be a file name, without folders";
+        entry.problem(Problem::new(program.span.clone(), text).help(help));
+    }
+    program.map(|at| at.value.to_owned())
+}
+
+/// The deadline in milliseconds, and the target.
+fn read_goal(entry: &mut TableReader<'_, '_>) -> (f64, f64) {
+    let deadline = entry.number("deadline-ms", DEADLINE_MS);
+    let target = entry.number("target", 0.01..=1.0);
+    (deadline.map_or(DEFAULT_GOAL.0, |at| at.value), target.map_or(DEFAULT_GOAL.1, |at| at.value))
+}
+
+fn read_type(entry: &mut TableReader<'_, '_>) -> Option<ProgramType> {
+    let help = "it is the name by which the program registers the type: name = \"frame\"";
+    let (name, program) = (read_name(entry, "type", help), read_program(entry));
+    let (deadline_ms, target) = read_goal(entry);
+    Some(ProgramType { name: name?, program, deadline_ms, target })
+}
+
+fn read_rule(entry: &mut TableReader<'_, '_>) -> Option<TaskRule> {
+    let span = entry.span.clone();
+    let name = read_name(entry, "rule", "it is shown in reports: name = \"frame\"");
+    let program = read_program(entry);
+    let before = entry.problems.len();
+    let named = entry.strings("calls");
+    if named.as_ref().is_none_or(Vec::is_empty) && entry.problems.len() == before {
+        let help = "a task begins when one of these calls returns: calls = [\"epoll_wait\"]";
+        entry.problem(Problem::new(span, "the rule has no calls").help(help));
+    }
+    let mut calls = Vec::new();
+    for call in named.into_iter().flatten() {
+        let known = || BEGINNING_CALLS.iter().map(|(name, _)| *name);
+        match BEGINNING_CALLS.iter().find(|(name, _)| *name == call.value) {
+            Some(found) => calls.push(*found),
+            None => {
+                let text = format!("{:?} is no call that can begin a task", call.value);
+                entry.suggest(Problem::new(call.span, text), call.value, known());
+            }
+        }
+    }
+    let mut descriptors = Vec::new();
+    for kind in entry.strings("descriptor").into_iter().flatten() {
+        let known = || DescriptorKind::ALL.into_iter().map(DescriptorKind::name);
+        match DescriptorKind::ALL.into_iter().find(|known| known.name() == kind.value) {
+            Some(found) => descriptors.push(found),
+            None => {
+                let text = format!("{:?} is no kind of descriptor", kind.value);
+                entry.suggest(Problem::new(kind.span, text), kind.value, known());
+            }
+        }
+    }
+    let port = entry.integer("port", 1..=i64::from(u16::MAX));
+    let (deadline_ms, target) = read_goal(entry);
+    let includes_waits = entry.flag("includes-waits").is_some();
+    Some(TaskRule {
+        name: name?,
+        program,
+        calls,
+        descriptors,
+        port: port.map(|at| at.value as u16),
+        deadline_ms,
+        target,
+        includes_waits,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_have_defaults() {
+        let text = "\
+[[rule]]
+name = \"a\"
+calls = \"read\"
+descriptor = [\"terminal\", \"input\"]
+[[rule]]
+name = \"b\"
+program = \"nginx\"
+calls = [\"epoll_wait\", \"poll\"]
+port = 80
+deadline-ms = 20
+target = 0.9
+includes-waits = true
+[[type]]
+name = \"request\"
+deadline-ms = 20
+";
+        let TaskRules { rules, types } = parse_task_rules(text).unwrap();
+        assert_eq!(types[0].name, "request");
+        assert_eq!((types[0].deadline_ms, types[0].target), (20.0, 0.95));
+        assert_eq!((rules[0].deadline_ms, rules[0].target), (50.0, 0.95));
+        assert_eq!(rules[0].calls, [("read", false)]);
+        assert_eq!(rules[0].descriptors, [DescriptorKind::Terminal, DescriptorKind::Input]);
+        assert_eq!(rules[1].program.as_deref(), Some("nginx"));
+        assert_eq!((rules[1].port, rules[1].deadline_ms), (Some(80), 20.0));
+        assert!(rules[1].includes_waits && !rules[0].includes_waits);
+    }
+
+    #[test]
+    fn each_mistake_is_reported_at_its_position() {
+        let text = "\
+rules = 1
+[[rule]]
+calls = [\"epoll_weit\", \"write\"]
+program = \"/usr/bin/vi\"
+[[rule]]
+name = \"b\"
+descriptor = \"tty\"
+port = 0
+deadline-ms = 0
+target = 95
+includes-waits = false
+deadline = 5
+[[type]]
+calls = 7
+";
+        let found = parse_task_rules(text).unwrap_err();
+        let messages: Vec<_> = found.iter().map(|problem| problem.message.as_str()).collect();
+        assert_eq!(
+            messages,
+            [
+                "unknown key \"rules\"",
+                "the rule has no name",
+                "\"epoll_weit\" is no call that can begin a task",
+                "\"write\" is no call that can begin a task",
+                "program must be a file name, without folders",
+                "the rule has no calls",
+                "\"tty\" is no kind of descriptor",
+                "port must be an integer from 1 to 65535, not 0",
+                "deadline-ms must be a number from 0.001 to 3600000, not 0",
+                "target must be a number from 0.01 to 1, not 95",
+                "includes-waits must be true (or left out), not false",
+                "unknown key \"deadline\"",
+                "the type has no name",
+                "unknown key \"calls\"",
+            ]
+        );
+        assert_eq!(found[2].help.as_deref(), Some("did you mean \"epoll_wait\"?"));
+        assert!(parse_task_rules("").unwrap_err()[0].message.contains("neither rules nor types"));
+        let many = "[[rule]]\nname = \"a\"\ncalls = \"read\"\n".repeat(17);
+        assert!(parse_task_rules(&many).unwrap_err()[0].message.contains("17 rules"));
+    }
+}
