@@ -67,6 +67,17 @@ int gate_sched_switch(u64 *ctx)
 	return 0;
 }
 
+/* Only with pace. */
+SEC("?tp_btf/sched_waking")
+int BPF_PROG(gate_waking, struct task_struct *task)
+{
+	u32 slot = slot_of(task);
+
+	if (slot && !is_retired())
+		call_waking(thread_at(slot));
+	return 0;
+}
+
 /* The session whose plugins a task has; 0: it is a bystander, or does not count yet. */
 static __always_inline u32 plugin_session_of(struct task_struct *task)
 {

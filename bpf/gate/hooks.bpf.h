@@ -13,6 +13,7 @@
 #include "guard/state.bpf.h"
 #include "lens/hooks.bpf.h"
 #include "lens/state.bpf.h"
+#include "pace/hooks.bpf.h"
 #include "plugin/hooks.bpf.h"
 #include "service/files.bpf.h"
 #include "service/hooks.bpf.h"
@@ -30,6 +31,8 @@ static __always_inline void call_sys_enter(struct crossing *at)
 	plugin_verdict_sys_enter(at);
 	if (has(at->thread, SERVICE))
 		service_sys_enter(at);
+	if (has(at->thread, PACE))
+		pace_sys_enter(at);
 	if (has(at->thread, LENS))
 		plugin_timed_sys_enter(at);
 	if (has(at->thread, LENS))
@@ -42,6 +45,8 @@ static __always_inline void call_sys_exit(struct crossing *at)
 		lens_sys_exit(at);
 	if (has(at->thread, SERVICE))
 		service_sys_exit(at);
+	if (has(at->thread, PACE))
+		pace_sys_exit(at);
 }
 
 /* A call that seccomp or a tracer has rejected. Only its end is reported. */
@@ -58,6 +63,8 @@ static __always_inline void call_switch_out(struct switching *at)
 	if (has(at->thread, SERVICE))
 		service_switch_out(at);
 	guard_switch_out(at);
+	if (has(at->thread, PACE))
+		pace_switch_out(at);
 }
 
 static __always_inline void call_switch_in(struct switching *at)
@@ -66,6 +73,8 @@ static __always_inline void call_switch_in(struct switching *at)
 		lens_switch_in(at);
 	if (has(at->thread, SERVICE))
 		service_switch_in(at);
+	if (has(at->thread, PACE))
+		pace_switch_in(at);
 }
 
 static __always_inline void call_exec(struct thread_state *thread)
@@ -91,6 +100,7 @@ static __always_inline void call_join(struct joining *at)
 {
 	plugin_join(at);
 	guard_join(at);
+	pace_join(at);
 }
 
 /* A thread is new. `parent` is the gated thread that has created it, or NULL if a bystander has. */
@@ -101,6 +111,8 @@ static __always_inline void call_fork(struct thread_state *thread, struct thread
 	if (parent && has(thread, GUARD))
 		guard_fork(thread, parent);
 	service_fork(thread, parent);
+	if (parent && has(thread, PACE))
+		pace_fork(thread, parent);
 }
 
 static __always_inline void call_task_exit(struct thread_state *thread, struct task_struct *task)
@@ -110,6 +122,8 @@ static __always_inline void call_task_exit(struct thread_state *thread, struct t
 		guard_task_exit(thread, task);
 	if (has(thread, SERVICE))
 		service_task_exit(thread, task);
+	if (has(thread, PACE))
+		pace_task_exit(thread);
 }
 
 static __always_inline void call_task_free(struct thread_state *thread, struct task_struct *task)
@@ -123,6 +137,12 @@ static __always_inline void call_sig_deliver(struct thread_state *thread, struct
 {
 	if (has(thread, GUARD))
 		guard_sig_deliver(thread, task, action);
+}
+
+static __always_inline void call_waking(struct thread_state *thread)
+{
+	if (has(thread, PACE))
+		pace_waking(thread);
 }
 
 /* From here on, the handlers find the thread themselves. */

@@ -27,8 +27,8 @@ struct {
 #define IDENTITY_ARGUMENTS 64
 #define IDENTITY_LEVELS 32
 /*
- * Up to this length, with the '-', the last letter of an option is taken for an option of its own.
- * In `-lane` it is one. A longer option such as `-Dname` ends with a value.
+ * In an argument of up to this length (with the '-'), the last letter is taken for an option of its
+ * own, as the `e` in `perl -lane`. A longer argument such as `-Dname` ends with a value instead.
  */
 #define IDENTITY_OPTION_LEN 5
 /* The name of a container's control group has 64 digits, with words around them. */
@@ -39,10 +39,13 @@ struct {
 #define DOT_SCOPE 0x65706f63732eULL
 /* A kind besides those of enum identity_kind: a service or a scope of systemd. */
 #define IDENTITY_ANY_UNIT 256
-/* As an argument in place of an identity: the identity of the current process. */
+/* Passed instead of an identity, if that of the current process is to be used. */
 #define IDENTITY_CURRENT IDENTITY_ANY
 
-/* What distinguishes the file of a task's program from other files and from its other versions. */
+/*
+ * What distinguishes the file of a task's program from other files, and from other versions of the
+ * same file.
+ */
 struct executable {
 	u64 inode;
 	s64 ctime_ns;

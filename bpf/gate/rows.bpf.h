@@ -90,7 +90,10 @@ static __always_inline u32 parent_row(u32 index)
 	return row ? row->parent : 0;
 }
 
-/* Whether a row still belongs to the key: rows of ended processes are freed and reused. */
+/*
+ * Whether a row still belongs to the key. The row of an ended process may have been freed and
+ * reused.
+ */
 static __always_inline bool row_is_live(u32 index, struct row_key *key, struct session *session,
 					struct task_struct *task)
 {

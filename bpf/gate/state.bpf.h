@@ -15,9 +15,10 @@
 const volatile struct gate_config config = {};
 
 /*
- * Whether an extension is compiled in and applies to the thread. The test has two steps, because
- * the verifier removes a branch on a constant, but not the load and the test of a constant that the
- * compiler has joined with the mask.
+ * Whether an extension is compiled in and applies to the thread. The test has two steps with a
+ * barrier between them. The verifier removes the code behind a test of `config.enabled`, because
+ * that is constant. Without the barrier, the compiler could join both tests into one that is not
+ * constant, and the code would stay.
  */
 static __always_inline bool has(struct thread_state *thread, u32 what)
 {

@@ -52,9 +52,8 @@ static __always_inline void task_freed(struct thread_state *thread, struct task_
 }
 
 /*
- * The part of its own or its parent's mask that a thread keeps in a new session: the lens of the
- * previous session continues. Its sampling continues only if the new session has no lens of its
- * own.
+ * The part of the mask of `before` that a thread keeps in a new session: the lens of the previous
+ * session. Sampling continues only if the new session has no lens of its own.
  */
 static __always_inline u32 inherited_mask(struct session *session, struct thread_state *before)
 {
@@ -215,7 +214,7 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 /*
  * A thread that executes a program takes over the number of the process's first thread (fs/exec.c,
  * de_thread). So the slot of the first thread could not be found when the kernel frees that thread.
- * It is freed here. What the first thread used after its exit (some microseconds) is lost.
+ * The slot is freed here. What the first thread used after its exit (some microseconds) is lost.
  */
 static __always_inline void ungate_old_leader(struct thread_state *thread, u32 slot, u32 pid)
 {
@@ -273,7 +272,8 @@ static __always_inline void task_executed(struct task_struct *task, u32 old_pid)
 
 /*
  * A gate with plugins only does not record which call a thread is in. When other extensions join
- * it, the call is read from the thread's registers: outside of calls, the number there is -1.
+ * such a gate, the call's number is read from the thread's registers. It is -1 if the thread is not
+ * in a call.
  */
 static __always_inline void resolve_call(struct thread_state *thread, struct task_struct *task)
 {

@@ -43,7 +43,7 @@ static __always_inline bool guard_test_call(struct thread_state *thread, u32 cal
 
 	if (unlikely(!profile)) {
 		/*
-		 * The other slots without a profile are no loss: the thread has not executed a
+		 * Slot 0 and GUARD_PROFILE_UNSELECTED are no loss: the thread has not executed a
 		 * program yet, or the session does not guard its program.
 		 */
 		if (thread->guard.profile_slot == GUARD_PROFILE_NONE)

@@ -100,7 +100,7 @@ static long wipe_entry(u32 i, struct wipe_context *what)
 /*
  * Discards the training data: what was learned since the profile was made or became normal. Uses
  * bpf_loop(), because the verifier follows a plain loop iteration by iteration. Before Linux 6.8 it
- * does so at each load of the gate.
+ * would do so even in a gate without guard, because it checks functions that nothing calls, too.
  */
 static __always_inline void guard_wipe_training(struct guard_profile *profile)
 {
@@ -201,7 +201,7 @@ static __always_inline u32 guard_process_syscall(struct thread_state *thread,
 	return anomalous;
 }
 
-/* In place of mismatches: the call is a sigreturn or a restarted call. */
+/* Returned in place of a number of mismatches, if the call is a sigreturn or a restarted call. */
 #define NOT_TESTED (~0U)
 
 /*

@@ -41,8 +41,8 @@ static __always_inline int undo_call(u32 calls)
 		return 0;
 	/*
 	 * A call is undone only once, because the same hook may be passed again in other work at
-	 * the call's end (io_uring), which must not be undone. But a signal to several processes is
-	 * undone for each of them.
+	 * the call's end (io_uring), which must not be undone. But a kill() of several processes
+	 * passes its hook once for each of them, and is undone each time.
 	 */
 	cold->precall = calls == PRECALL_KILL ? PRECALL_KILL | PRECALL_UNDONE : 0;
 	thread->guard.is_restart_expected = 1;

@@ -52,8 +52,9 @@ static __always_inline bool outlives_leader(struct task_struct *leader)
 
 /*
  * Slot of a held thread of the task's process; 0: none is held. There are many slots, so they are
- * not searched for every process. The slot of a process's first thread records whether any of its
- * threads was held. The slots are searched if one was, or if the first thread has ended.
+ * not searched for every process. The slot of a process's first thread records whether any thread
+ * of the process was held. The slots are searched only if a thread was held, or if the first thread
+ * has ended.
  */
 static __always_inline u32 held_thread_slot(struct task_struct *task)
 {
@@ -100,7 +101,7 @@ static __always_inline void guard_sig_generate(int signal, struct kernel_siginfo
 	 */
 	if (BPF_CORE_READ(task, signal, shared_pending.signal.sig[0]) & TERMINATION_SIGNALS)
 		return;
-	/* The session's owner continues it on purpose. */
+	/* The session's owner continues the process on purpose. */
 	if (visible_pid(bpf_get_current_task_btf()->group_leader, session->pid_level) ==
 	    session->owner_pid)
 		return;

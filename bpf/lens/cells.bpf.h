@@ -125,8 +125,8 @@ static __always_inline u32 histogram_bucket(u64 ns)
 	u32 octaves = 0, bucket;
 
 	/*
-	 * No branch on the size of a cheap call's time: these times jitter, and a misprediction
-	 * costs 5 ns.
+	 * The bucket of a cheap call is found without a branch on its time. Such times jitter, and
+	 * a misprediction costs 5 ns.
 	 */
 	if (ns >= SMALL_VALUES) {
 		octaves = log2_floor(ns) - log2_floor(SMALL_VALUES - 1);

@@ -85,7 +85,9 @@ static __always_inline u32 lens_update_sampling(struct thread_state *thread, str
 	cell->sampled += 1;
 	cell->sampled_ns += wall;
 	cell->sampled_ns2 += wall * wall;
-	/* It stands for itself and for the skipped calls: (SAMPLE_SPAN - 1) / 2 on average. */
+	/*
+	 * The call stands for itself and for the skipped calls: (SAMPLE_SPAN - 1) / 2 on average.
+	 */
 	return 1 + (SAMPLE_SPAN - 1) / 2;
 }
 

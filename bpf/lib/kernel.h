@@ -59,7 +59,7 @@ enum bpf_map_type {
 #define BPF_F_USER_STACK (1ULL << 8)
 #define BPF_SK_STORAGE_GET_F_CREATE (1ULL << 0)
 
-/* Their layout is the same on all kernels. */
+/* The layouts of struct bpf_sock_addr and struct __sk_buff are the same on all kernels. */
 struct bpf_sock_addr {
 	u32 user_family;
 	u32 user_ip4;
@@ -137,6 +137,7 @@ struct timespec64 {
 
 struct inode {
 	unsigned short i_mode;
+	u32 i_rdev;
 	unsigned long i_ino;
 	struct super_block *i_sb;
 	long long i_size;
@@ -277,6 +278,8 @@ struct cred {
 struct io_uring_task;
 
 struct task_struct {
+	unsigned int __state;
+	unsigned in_iowait : 1;
 	struct mm_struct *mm;
 	struct thread_info thread_info;
 	void *stack;

@@ -16,8 +16,8 @@ char LICENSE[] SEC("license") = "GPL";
 TRACE_PROGRAMS(EMPTY)
 
 /*
- * The same with one clock reading. Every tool that times calls needs one at the beginning and one
- * at the end of a call.
+ * Programs that only read the clock. Every tool that times calls needs one reading at the beginning
+ * and one at the end of a call.
  */
 #define CLOCK(PROGRAM)                                                                             \
 	SEC("tp_btf/" #PROGRAM) int clock_##PROGRAM(void *ctx)                                     \
@@ -31,7 +31,7 @@ u64 latest_ns;
 CLOCK(sys_enter)
 CLOCK(sys_exit)
 
-/* The same with a chain of plugins that is empty. */
+/* A program that only tries to enter a chain of plugins, which is empty. */
 PLUGIN_MAP(plugins);
 struct plugin_chain chain;
 

@@ -120,7 +120,7 @@ PROBE(atomics_32, "socket", 0, swap_32())
 PROBE(probe_read, "tp_btf/sys_enter", 0, read_kernel())
 PROBE(task_stack, "tp_btf/sys_enter", 0, take_stack())
 
-/* lens, for programs that read their own record. */
+/* A planned part of lens: a process reads the statistics of its own calls. */
 static __always_inline void read_user_data(void)
 {
 	struct task_struct *task = bpf_get_current_task_btf();

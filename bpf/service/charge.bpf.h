@@ -100,7 +100,7 @@ static __noinline void service_charge(struct thread_state *thread, struct task_s
 	struct service_account *account;
 	u32 service = successor_of(member->service);
 
-	/* It has used nothing. */
+	/* The thread has used nothing. */
 	if (member->is_new)
 		return;
 	counters_now(member, task, now, is_running, &counters);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Work that follows files. When a thread opens a file, the rules are matched, and the thread works
- * for the service that they give until it opens another file or receives a message.
+ * Work that follows files. The rules are matched when a thread opens a file. The thread then works
+ * for the service that the rules select, until it opens another file or receives a message.
  */
 #ifndef TOLLGATE_SERVICE_FILES_BPF_H
 #define TOLLGATE_SERVICE_FILES_BPF_H

@@ -7,9 +7,10 @@
  * from the start (MIGRATE_AT_ONCE) or also if no others wait (MIGRATE_UNCONTENDED).
  *
  * A worker that waits for its next client must not wait in the last client's control group. If it
- * sleeps for a while after a reply, it is migrated back to its saved origin. For a client that
- * sends its next request at once, two migrations for each request would cost too much. User space
- * reads the requests (`service_migrations`), waits, and migrates the thread if it still sleeps.
+ * sleeps for a while after a reply, it is migrated back to its saved origin. If the client sends
+ * its next request at once, two migrations for each request would cost too much. So user space
+ * reads the kernel side's requests for migrations (`service_migrations`), waits, and migrates the
+ * thread only if it still sleeps.
  */
 #ifndef TOLLGATE_SERVICE_MIGRATE_BPF_H
 #define TOLLGATE_SERVICE_MIGRATE_BPF_H

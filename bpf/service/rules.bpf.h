@@ -24,8 +24,8 @@ struct rule_query {
 	u16 peer;
 	u32 binding;
 	/*
-	 * How many hashed names the scratch has of the control group's path, and of the file's
-	 * path.
+	 * The numbers of hashed names of the control group's path and of the file's path in
+	 * `struct name_scratch`.
 	 */
 	u32 names;
 	u32 file_names;
@@ -79,8 +79,8 @@ static long match_tuple(u32 i, struct rule_query *query)
 	    (fields & FIELD_PEER && query->peer == SERVICE_NONE))
 		return 0;
 	/*
-	 * Makes the compiler test `fields` again. Otherwise the verifier would follow all
-	 * combinations.
+	 * Makes the compiler test `fields` again. Otherwise it would use the results of the tests
+	 * above, and the verifier would follow all combinations of these results.
 	 */
 	barrier_var(fields);
 	hash = header.salt;

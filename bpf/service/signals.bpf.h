@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * Requests by a signal. A process may start a worker when another one sends it a signal. This is
- * how a backend of PostgreSQL gets workers from the postmaster for a query. What the process forks
- * before it sleeps again works for the service of the signal's sender, if a rule says so.
+ * how a backend of PostgreSQL gets workers from the postmaster for a query. If a rule says so, the
+ * children that the process forks before it sleeps again work for the service of the signal's
+ * sender.
  */
 #ifndef TOLLGATE_SERVICE_SIGNALS_BPF_H
 #define TOLLGATE_SERVICE_SIGNALS_BPF_H
@@ -51,7 +52,7 @@ static __always_inline void service_sig_generate(int signal, struct kernel_sigin
 		return;
 	sender = bpf_get_current_task_btf();
 	leader = task->group_leader;
-	/* The process will not see it. */
+	/* The process will not see the signal. */
 	if (result == TRACE_SIGNAL_IGNORED || result == TRACE_SIGNAL_OVERFLOW_FAIL)
 		return;
 	if (!rulesets[READ_ONCE(header.ruleset) & 1].tuple_count[EVENT_FORK] ||

@@ -210,7 +210,10 @@ static __always_inline void service_tcp_state(struct sock *sk, int before, int n
 			socket->role = ROLE_ACCEPTED;
 	} else if (now == TCP_CLOSE) {
 		flow_key_of(&flow, sk);
-		/* Its port is released before this event (v6.18 net/ipv4/tcp.c, tcp_set_state). */
+		/*
+		 * The socket's port is released before this event (v6.18 net/ipv4/tcp.c,
+		 * tcp_set_state).
+		 */
 		flow.from_port =
 			__builtin_bswap16(BPF_CORE_READ((struct inet_sock *)sk, inet_sport));
 		reverse_flow(&back, &flow);

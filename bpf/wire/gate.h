@@ -54,6 +54,8 @@ enum gate_mask {
 	PLUGIN = 1 << 10,
 	/* Plugins also run when a call ends. */
 	PLUGIN_EXIT = 1 << 11,
+	/* Tasks with deadlines are followed. */
+	PACE = 1 << 12,
 };
 
 enum per {
@@ -80,6 +82,10 @@ enum call_flag {
 	CALL_IO_URING = 1 << 27,
 	/* The descriptor by which it sends is its third argument, and not the first one. */
 	CALL_THIRD_DESCRIPTOR = 1 << 28,
+	/* By this call, a program tells of its tasks. */
+	CALL_TELLS_PACE = 1 << 29,
+	/* Its first argument is the descriptor by which it receives or waits. */
+	CALL_HAS_DESCRIPTOR = 1 << 30,
 };
 
 /* Constants of one load of the gate (read-only data). */
@@ -107,12 +113,18 @@ struct gate_header {
 	 * to have the same hash.
 	 */
 	__u64 salt;
-	/* Digest of the sources of the gate and of its tables: only the same build may join. */
+	/*
+	 * Digest of the sources of the gate and of its tables. A process joins only if its build
+	 * has the same digest.
+	 */
 	__u32 build;
 	/* Only the generation named here acts; the programs of others return at once. */
 	__u32 generation;
 	__u32 enabled;
-	/* The lowest unused slot, row, cell and dynamic service. Freed ones are in queues. */
+	/*
+	 * The lowest thread slot, row, cell and dynamic service that has never been used. Freed
+	 * ones are in queues.
+	 */
 	__u32 next_thread;
 	__u32 next_row;
 	__u32 next_cell;
@@ -149,6 +161,8 @@ enum record_type {
 	RECORD_SLOW_CALL = 2,
 	RECORD_GUARD_PROGRAM = 3,
 	RECORD_GUARD_EVENT = 4,
+	RECORD_PACE_TASK = 5,
+	RECORD_PACE_TYPE = 6,
 };
 
 /* The tasks and options of one `run`, `lens` or `daemon`. */

@@ -277,7 +277,10 @@ struct guard_cold {
 	__u32 precall;
 	/* The largest LFC since its execve. */
 	__u8 max_lfc;
-	/* It was held at some time. For a process's first thread: any thread of the process was. */
+	/*
+	 * The thread was held at some time or, for a process's first thread, any thread of the
+	 * process was.
+	 */
 	__u8 ever_held;
 	__u16 unused;
 };

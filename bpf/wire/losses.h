@@ -14,12 +14,13 @@
 
 #include "wire/guard.h"
 #include "wire/lens.h"
+#include "wire/pace.h"
 #include "wire/service.h"
 
 /*
- * RECONFIGURED: one generation saw the call begin, and the next one saw it end. The next one cannot
- * distinguish it from a denied call. ROW_NOTICES: without the notice, the row is read only when the
- * session ends.
+ * RECONFIGURED: one generation saw the call begin, and the next one saw it end. The next generation
+ * cannot distinguish this call from a denied one. ROW_NOTICES: without the notice, the row is read
+ * only when the session ends.
  */
 #define GATE_LOSSES(X)                                                                             \
 	X(THREADS_FULL, SHARED, "threads not gated (table full)")                                  \
@@ -31,6 +32,7 @@
 	GATE_LOSSES(X)                                                                             \
 	LENS_LOSSES(X)                                                                             \
 	GUARD_LOSSES(X)                                                                            \
+	PACE_LOSSES(X)                                                                             \
 	SERVICE_LOSSES(X)
 
 #define AS_LOSS(NAME, REACH, TEXT) LOSS_##NAME,

@@ -27,6 +27,7 @@
  */
 #define TRACE_PROGRAMS(X)                                                                          \
 	X(sched_switch, sched_switch, "tp_btf/sched_switch", ALWAYS, 0, NOTHING)                   \
+	X(waking, sched_waking, "tp_btf/sched_waking", PACE, 0, NOTHING)                           \
 	X(fork, sched_process_fork, "tp_btf/sched_process_fork", ALWAYS, 0, NOTHING)               \
 	X(exec, sched_process_exec, "tp_btf/sched_process_exec", ALWAYS, 0, NOTHING)               \
 	X(task_exit, sched_process_exit, "tp_btf/sched_process_exit", ALWAYS, 0, NOTHING)          \
@@ -40,7 +41,8 @@
 	  SERVICE, 0, MESSAGE_FUNCTIONS)                                                           \
 	X(tcp_state, inet_sock_set_state, "tp_btf/inet_sock_set_state", SERVICE, 0, NOTHING)       \
 	X(netif_rx, netif_rx, "tp_btf/netif_rx", SERVICE, 0, NOTHING)                              \
-	X(sys_exit, sys_exit, "tp_btf/sys_exit", LENS | SERVICE_FILES, PLUGIN_EXIT, NOTHING)       \
+	X(sys_exit, sys_exit, "tp_btf/sys_exit", LENS | SERVICE_FILES | PACE, PLUGIN_EXIT,         \
+	  NOTHING)                                                                                 \
 	X(sys_exit_plugins, sys_exit, "tp_btf/sys_exit", PLUGIN_EXIT, 0, NOTHING)                  \
 	X(sys_enter, sys_enter, "tp_btf/sys_enter", ALWAYS, PLUGIN, NOTHING)                       \
 	X(sys_enter_plugins, sys_enter, "tp_btf/sys_enter", PLUGIN, 0, NOTHING)

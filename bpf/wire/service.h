@@ -389,7 +389,7 @@ struct service_member {
 	__u64 slept_ns;
 	/*
 	 * The beginning (CLOCK_BOOTTIME) of the thread for which a migration with `is_return` is
-	 * pending. User space resets it to 0: none is pending.
+	 * pending. It is 0 if none is pending, and user space resets it.
 	 */
 	__u64 return_thread_ns;
 	/* In a process's first thread, a request by a signal: service/signals.bpf.h. */

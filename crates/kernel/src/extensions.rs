@@ -4,8 +4,9 @@
 use crate::gate::KernelSide;
 
 /// All kernel sides, in the order in which they release what a session holds.
-pub static ALL: [&dyn KernelSide; 3] = [
+pub static ALL: [&dyn KernelSide; 4] = [
     &crate::service::ServicesKernelSide,
     &crate::guard::GuardKernelSide,
+    &crate::pace::PaceKernelSide,
     &crate::plugin::PluginsKernelSide,
 ];

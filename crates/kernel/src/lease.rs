@@ -36,7 +36,8 @@ impl<'file> ReadLease<'file> {
 
 impl Drop for ReadLease<'_> {
     fn drop(&mut self) {
-        // SAFETY: as above. The kernel ends a lease with its descriptor, too.
+        // SAFETY: a plain call on an open descriptor. The kernel ends a lease with its descriptor,
+        // too.
         unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
     }
 }

@@ -20,6 +20,7 @@ pub mod lens;
 pub mod losses;
 pub mod mapped_array;
 pub mod mounts;
+pub mod pace;
 pub mod plugin;
 pub mod precall;
 pub mod probe;

@@ -75,7 +75,7 @@ fn text_symbol(line: &str) -> Option<(u64, &str)> {
     let address = u64::from_str_radix(words.next()?, 16).ok()?;
     let kind = words.next()?;
     let name = words.next()?;
-    // Text, weak text, and the section markers, which some kernels call data.
+    // Text, weak text, and the markers of .sched.text, which some kernels list as data.
     let is_text = matches!(kind, "t" | "T" | "w" | "W") || name.starts_with("__sched_text_");
     (is_text && address != 0).then_some((address, name))
 }

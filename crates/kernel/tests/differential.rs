@@ -23,7 +23,7 @@ fn cases() -> u32 {
 const NOW: Duration = Duration::ZERO;
 const SIGRETURN: u32 = 15;
 const RESTART: u32 = 219;
-/// The number of i386 is 0.
+/// The number of restart_syscall in i386 is 0.
 const RESTART_I386: u32 = calls::Abi::I386 as u32 * wire::CALLS_PER_ABI;
 
 /// What happens to a thread, or to the profile.
@@ -108,7 +108,8 @@ fn wire_parameters(lookahead: u8, sequence: u8, parameters: &Parameters) -> wire
     }
 }
 
-/// Both get the same events; panics at the first call with different results.
+/// Gives the kernel side and the reference the same events. Panics at the first call with different
+/// results.
 fn compare(lookahead: u8, sequence: u8, parameters: Parameters, events: &[(usize, GuardInput)]) {
     static LOADED: LazyLock<Mutex<GuardStepper>> = LazyLock::new(|| {
         kernel::quiet();
@@ -263,13 +264,15 @@ fn overflow_windows_match() {
 fn calls_beyond_126_symbols_match() {
     let walk = |step: u32, many: u32| (0..many).map(move |n| (0, GuardInput::Call(n * step % 200)));
     let learned = walk(1, 3000).chain([(0, GuardInput::Normalize)]);
-    // In another order, also among calls that are not distinguished.
+    // The short walk is in another order, also among the calls beyond the first 126, which are not
+    // distinguished.
     let events: Vec<_> =
         learned.chain(walk(1, 400)).chain(walk(7, 60)).chain(walk(1, 400)).collect();
     compare(9, 6, Parameters::default(), &events);
 }
 
-/// Calls of real programs, by `strace -f`; each of its processes is one of the threads.
+/// Calls of real programs, as `strace -f` records them. Each recorded process counts as one of the
+/// threads.
 fn recorded(script: &str) -> Vec<(usize, GuardInput)> {
     let folder = tempfile::tempdir().expect("a folder");
     let record = folder.path().join("record");
@@ -289,7 +292,7 @@ fn recorded(script: &str) -> Vec<(usize, GuardInput)> {
         if index == pids.len() {
             pids.push(pid);
         }
-        // Not the second line of a call that is printed in two, and no signals.
+        // Skips signals, and the second line of a call that strace prints in two lines.
         let name = rest.trim_start().split('(').next().unwrap_or_default();
         if let Some(number) = calls::number(calls::Abi::X86_64, name) {
             events.push((index % wire::GUARD_STEP_THREADS as usize, GuardInput::Call(number)));

@@ -33,7 +33,7 @@ fn every_file_below_a_folder_counts() {
     assert_eq!(different.len(), seen.len(), "{seen:x?}");
 }
 
-/// What fills the tables of the gate's configuration counts like the gate's programs.
+/// The digest also covers the sources that fill the tables in the gate's configuration.
 #[test]
 fn tables_of_the_gate_count() {
     let (project, copy) =

@@ -29,7 +29,7 @@ use proptest::collection::vec;
 use proptest::prelude::{ProptestConfig, any};
 use proptest::test_runner::{RngSeed, TestRunner};
 
-/// The kinds that this kernel has.
+/// The kinds of loops that this kernel supports.
 fn kinds_of_loops() -> &'static [Loops] {
     match probe::loops() {
         Loops::MayGoto => &[Loops::MayGoto, Loops::Helper],
@@ -144,8 +144,8 @@ fn keys_within_keys_in_a_loop_within_another() {
     outcome(&text, &[2]);
 }
 
-/// Twenty numbers, of which the verifier knows more on one path than on the other, and each of
-/// which selects an element. It must not check each of their combinations, of which there are a
+/// Twenty numbers select an element, and for each of them the verifier knows more on one path than
+/// on the other. The verifier must not check all combinations of these paths, of which there are a
 /// million.
 #[test]
 fn joined_values_are_widened() {
@@ -185,7 +185,8 @@ fn joined_values_are_widened() {
     }
 }
 
-/// The kernel limits the loops of each call of a function by itself.
+/// The kernel limits the loops of each function call separately. The number of loops that may be
+/// cut short (`MAX_CUT_SHORT`) is for all function calls of a handler together.
 #[test]
 fn loop_budget_spans_calls() {
     let text = "u64 n; void spin(void) { for (;;) n++; } void on_and_on(void) { for (;;) spin(); \
@@ -285,8 +286,8 @@ fn max_outlined_loops_load() {
     }
 }
 
-/// The same programs each time, of which some were refused once. `SEED` selects others, and
-/// `PROPTEST_CASES` sets their number.
+/// The same programs are generated each time. Some of them were refused once. `SEED` selects other
+/// programs, and `PROPTEST_CASES` sets their number.
 fn config() -> ProptestConfig {
     let number = |name| std::env::var(name).ok().and_then(|number| number.parse().ok());
     ProptestConfig {

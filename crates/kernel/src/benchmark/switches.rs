@@ -68,7 +68,7 @@ fn wait_for(turn: &AtomicU32, whose: u32) -> u32 {
 
 fn give(turn: &AtomicU32, to: u32) {
     turn.store(to, Ordering::Release);
-    // SAFETY: as above.
+    // SAFETY: the address of an atomic that outlives the call.
     unsafe {
         libc::syscall(
             libc::SYS_futex,

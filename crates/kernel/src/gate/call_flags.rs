@@ -8,7 +8,7 @@ use crate::wire;
 /// The bits of each call ([`wire::call_flag`] or [`wire::guard_precall`]), by call index.
 pub type CallFlags = [u32; wire::CALL_INDICES as usize];
 
-const FLAGS: [(u32, &[&str]); 8] = [
+const FLAGS: [(u32, &[&str]); 10] = [
     (wire::CALL_EXECVE, &["execve", "execveat"]),
     (wire::CALL_SIGRETURN, &["sigreturn", "rt_sigreturn"]),
     (wire::CALL_RESTART, &["restart_syscall"]),
@@ -33,6 +33,23 @@ const FLAGS: [(u32, &[&str]); 8] = [
     ),
     (wire::CALL_IO_URING, &["io_uring_setup", "io_uring_enter"]),
     (wire::CALL_THIRD_DESCRIPTOR, &["splice"]),
+    (wire::CALL_TELLS_PACE, &["getppid"]),
+    (
+        wire::CALL_HAS_DESCRIPTOR,
+        &[
+            "read",
+            "readv",
+            "recvfrom",
+            "recvmsg",
+            "recvmmsg",
+            "recvmmsg_time64",
+            "epoll_wait",
+            "epoll_pwait",
+            "epoll_pwait2",
+            "accept",
+            "accept4",
+        ],
+    ),
 ];
 
 /// Sets bits of the calls with these names, in every ABI that has them.
@@ -58,7 +75,7 @@ mod tests {
     use super::*;
 
     /// The numbers in x86-64, i386 and x32, from arch/x86/entry/syscalls/syscall_{64,32}.tbl.
-    const NUMBERS: [(u32, [&[u32]; 3]); 8] = [
+    const NUMBERS: [(u32, [&[u32]; 3]); 10] = [
         (wire::CALL_EXECVE, [&[59, 322], &[11, 358], &[520, 545]]),
         (wire::CALL_SIGRETURN, [&[15], &[119, 173], &[513]]),
         (wire::CALL_RESTART, [&[219], &[0], &[219]]),
@@ -77,6 +94,15 @@ mod tests {
         (wire::CALL_SETS_USER, [&[105, 113, 117], &[23, 70, 164, 203, 208, 213], &[105, 113, 117]]),
         (wire::CALL_IO_URING, [&[425, 426], &[425, 426], &[425, 426]]),
         (wire::CALL_THIRD_DESCRIPTOR, [&[275], &[313], &[275]]),
+        (wire::CALL_TELLS_PACE, [&[110], &[64], &[110]]),
+        (
+            wire::CALL_HAS_DESCRIPTOR,
+            [
+                &[0, 19, 43, 45, 47, 232, 281, 288, 299, 441],
+                &[3, 145, 256, 319, 337, 364, 371, 372, 417, 441],
+                &[0, 43, 232, 281, 288, 441, 515, 517, 519, 537],
+            ],
+        ),
     ];
 
     #[test]

@@ -26,17 +26,17 @@ pub struct LazyMaps {
     pub prefixes: &'static [&'static str],
     /// The bit of [`wire::gate_mask`] that enables the extension.
     pub bit: u32,
-    /// Makes them small in an object that is loaded without the extension.
+    /// Makes the maps small in an object that is loaded without the extension.
     pub shrink: fn(&mut OpenGateMaps) -> Result<()>,
 }
 
 impl LazyMaps {
-    /// Whether a gate with `enabled` (bits of [`wire::gate_mask`]) does not have them yet.
+    /// Whether a gate with `enabled` (bits of [`wire::gate_mask`]) does not have these maps yet.
     pub(crate) fn are_missing(&self, enabled: u32) -> bool {
         enabled & self.bit == 0
     }
 
-    /// Whether the map of this name is one of them.
+    /// Whether the map of this name is one of these maps.
     pub(crate) fn include(&self, map: &str) -> bool {
         self.prefixes.iter().any(|prefix| map.starts_with(prefix))
     }

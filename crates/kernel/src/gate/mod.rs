@@ -71,8 +71,8 @@ pub struct Gate {
     active: ActiveGeneration,
     /// The header's count of rollbacks at the latest poll.
     rollbacks: u32,
-    /// How many successive polls have found the active generation gone, while another process held
-    /// a later generation than this process and had to roll back to it.
+    /// How many successive polls have found the active generation gone and have left the rollback
+    /// to another process, because that process holds a later generation than this one.
     missed_polls: u32,
     /// Whether the present gap was reported. If so, its end is not reported again.
     gap_reported: bool,

@@ -68,9 +68,9 @@ pub struct PinnedHolds {
 
 fn is_mounted() -> bool {
     let path = CString::new(BPF_FS).expect("no NUL in it");
-    // SAFETY: an all-zero statfs is valid, and a destination for the result.
+    // SAFETY: all bytes of a statfs may be zero.
     let mut found: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: as above.
+    // SAFETY: `path` is NUL-terminated, and `found` is a valid destination.
     unsafe { libc::statfs(path.as_ptr(), &raw mut found) == 0 && found.f_type == BPF_FS_MAGIC }
 }
 
@@ -127,7 +127,7 @@ impl Drop for PinnedHolds {
 pub struct ReleaseSummary {
     /// The number of processes that were released because their guard had been killed.
     pub of_killed: usize,
-    /// For each guard that continues, the number of its process, and how many processes it held.
+    /// For each guard that is still running: its PID, and the number of processes that it held.
     pub of_living: Vec<(u32, usize)>,
     /// What could not be done, in sentences.
     pub failures: Vec<String>,

@@ -247,7 +247,7 @@ impl<'a> Holds<'a> {
     }
 
     /// Exempts the processes of a POSIX session (as the initial PID namespace numbers it) from now
-    /// on, in place of those of the previous one.
+    /// on. The session that was exempt before is no longer exempt.
     pub fn set_exempt_session(&self, sid: u32) {
         field!(self.sessions, self.session, guard.exempt_sid).write(sid);
     }

@@ -43,7 +43,7 @@ impl<'a> ProfileTable<'a> {
     }
 
     /// Puts new profiles into these slots. The kernel waits for all running BPF programs at each
-    /// update, so this is one update.
+    /// update, so all slots are filled by one update if possible.
     fn create_profiles(&self, slots: &[u32]) -> Result<()> {
         let new = |_: &u32| new_map::<wire::guard_profile>("tollgate_profile");
         let maps: Vec<_> = slots.iter().map(new).collect::<Result<_>>()?;
@@ -174,7 +174,8 @@ impl<'a> ProfileTable<'a> {
         for key in &keys {
             programs.delete(key).doing("removing a program's entry")?;
         }
-        // After this, every thread that has found the profile by an entry has recorded it.
+        // After this, every thread that has found the slot in a removed entry has recorded the
+        // slot.
         cpus::wait_for_all();
         if self.profiles_in_use().contains(&slot) {
             for key in &keys {

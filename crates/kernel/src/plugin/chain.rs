@@ -1,5 +1,5 @@
 //! The chain of plugins at one hook (bpf/plugin/chain.bpf.h). Plugins are linked and unlinked by
-//! single stores, so that a thread that runs through the chain misses none of the others.
+//! single stores, so that a thread that runs through the chain misses no other plugin.
 
 use std::mem::offset_of;
 use std::ops::Range;

@@ -82,7 +82,7 @@ impl ChainSlot {
         Ok(self.chain.change(|slots| {
             if let Some(other) = instead_of {
                 slots[other.number as usize].is_linked = 0;
-                // It gets the position of the other one.
+                // This plugin gets the position of the one that it replaces.
                 slots[number].since = slots[other.number as usize].since;
             }
             slots[number].is_linked = 1;

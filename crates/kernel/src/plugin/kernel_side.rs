@@ -10,8 +10,8 @@ pub struct PluginsKernelSide;
 
 impl KernelSide for PluginsKernelSide {
     fn clear(&self, gate: &Gate) {
-        // The next session must not get the plugins of a killed owner. If this fails, there is
-        // nothing to report it to.
+        // The next session must not get the plugins of a killed owner. A failure cannot be reported
+        // to anyone here.
         let _ = sweep(gate);
     }
 

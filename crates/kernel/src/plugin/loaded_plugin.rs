@@ -57,8 +57,8 @@ impl LoadedPlugin {
         Ok(plugin)
     }
 
-    /// Loads a plugin and reserves its slots; it runs once it is linked ([`Self::link`]). With
-    /// `over`, it shares memory with another plugin.
+    /// Loads a plugin and reserves its slots. It does not run before it is linked ([`Self::link`]).
+    /// With `over`, it shares memory with another plugin.
     pub fn load_at(
         object: &Object,
         hooks: &mut PluginHooks,

@@ -22,10 +22,10 @@ impl Gate {
         self.reassigns_plugins = true;
     }
 
-    /// Assigns the plugins of each thread. A thread has those of the latest session that it counts
-    /// in and that has its own plugins. Without such a session, it has those of its own session,
-    /// whose chain continues with the plugins of the whole machine. The gate does the same
-    /// (`inherits_plugins` in bpf/plugin/hooks.bpf.h). The session `without` is ending, and no
+    /// Assigns to each thread the session whose plugins it runs. Of the sessions in which the
+    /// thread counts, this is the latest one with plugins. If none has plugins, it is the thread's
+    /// own session, whose chain then has only the plugins of the whole machine. The gate does the
+    /// same (`inherits_plugins` in bpf/plugin/hooks.bpf.h). The session `without` is ending, and no
     /// thread gets its plugins. It is 0 if no session is ending.
     pub(crate) fn assign_plugins(&self, without: u32) {
         for slot in 1..self.threads.entries() {

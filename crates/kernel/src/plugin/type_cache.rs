@@ -24,10 +24,11 @@ struct TypeCache {
     members: BTreeMap<(&'static str, &'static str), u32>,
 }
 
-/// The cache, or `None` if the kernel has no type information, and how long reading it took.
+/// The cache (`None` if the kernel has no type information), and how long it took to read the
+/// types.
 static CACHE: OnceLock<(Option<TypeCache>, Duration)> = OnceLock::new();
 
-/// How long it took to read the kernel's types; zero before that.
+/// How long it took to read the kernel's types. Zero if they were not read yet.
 pub fn btf_read_time() -> Duration {
     CACHE.get().map_or(Duration::ZERO, |(_, took)| *took)
 }

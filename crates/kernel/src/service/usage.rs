@@ -38,7 +38,8 @@ pub struct ServiceUsage {
     pub sent_bytes: u64,
     /// How often usage was charged.
     pub charges: u64,
-    /// Replies for other services, by threads that had received work for this one since.
+    /// Replies to requests of other services, by threads that worked for this one when they
+    /// replied.
     pub shared_replies: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Makes the guard's kernel side test calls that no thread makes (bpf/guard/steps.bpf.c).
+//! Runs the guard's kernel side on calls that no thread makes (bpf/guard/steps.bpf.c).
 
 use std::mem::MaybeUninit;
 
@@ -76,8 +76,9 @@ impl GuardStepper {
         }
     }
 
-    /// Threads add their calls to the profile in batches. This ends all batches at their next call,
-    /// so that a change of the profile now takes effect there, as in the reference.
+    /// Threads add their calls to the profile in batches. This makes each thread end its batch at
+    /// its next call, so that a change of the profile takes effect at that call, as in the
+    /// reference.
     pub fn end_batches(&self) {
         for index in 0..self.threads.entries() {
             let thread = self.threads.read(index);
@@ -87,7 +88,7 @@ impl GuardStepper {
         }
     }
 
-    /// As [`KernelProfile::normalize`]; earlier calls do not count.
+    /// As [`KernelProfile::normalize`], but first discards the calls of unfinished batches.
     pub fn normalize(&self) {
         for index in 0..self.threads.entries() {
             let thread = self.threads.read(index);

@@ -5,7 +5,7 @@ use kernel::plugin::LoadedPlugin;
 
 use super::final_state::FinalState;
 
-/// The low 32 bits of its result, and the state that it leaves.
+/// Returns the low 32 bits of the handler's result, and the state that the handler leaves.
 pub fn run(text: &str, program: &Program, object: &Object, arguments: &[u64]) -> (i32, FinalState) {
     let plugin = LoadedPlugin::load(object).unwrap_or_else(|error| panic!("{text}\n{error}"));
     let result = plugin.call(0, arguments).expect("it is called");

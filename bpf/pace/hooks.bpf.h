@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* Pace at the hooks of the gate. */
+#ifndef TOLLGATE_PACE_HOOKS_BPF_H
+#define TOLLGATE_PACE_HOOKS_BPF_H
+
+#include "gate/calls.bpf.h"
+#include "pace/infer.bpf.h"
+#include "pace/program_tasks.bpf.h"
+
+/* include/linux/sched.h, the state of a task that is being woken; not in BTF */
+#define STATE_WAKING 0x200
+
+static __always_inline void pace_join(struct joining *at)
+{
+	if (config.enabled & PACE)
+		__builtin_memset(pace_of(at->thread->slot), 0, sizeof(struct pace_thread));
+}
+
+static __always_inline void pace_sys_enter(struct crossing *at)
+{
+	const struct pt_regs *regs = at->regs;
+
+	if (unlikely(call_flags(at->call) & CALL_TELLS_PACE) && regs->di == PACE_MAGIC)
+		pace_told(at->thread->slot, regs->si, regs->dx, regs->r10, regs->r8);
+}
+
+static __always_inline void pace_sys_exit(struct crossing *at)
+{
+	struct thread_state *thread = at->thread;
+	struct pace_rules *rules = &pace_rules[thread->session & (SESSIONS - 1)];
+	u64 call = thread->call;
+	u32 candidates, fd = PACE_NO_FD;
+
+	barrier_var(call);
+	if (call >= CALL_INDICES || at->result < 0)
+		return;
+	candidates = at->result ? rules->calls[call].if_positive : rules->calls[call].if_zero;
+	if (likely(!candidates))
+		return;
+	if (call_flags(call) & CALL_HAS_DESCRIPTOR)
+		fd = descriptor_of(call, 0, at->regs);
+	pace_infer(thread->slot, candidates, fd);
+}
+
+/* Whether a sleep in this call does not end tasks of the rule. */
+static __always_inline bool pace_waits_in_task(struct thread_state *thread, struct pace_task *task)
+{
+	struct pace_rules *rules = &pace_rules[thread->session & (SESSIONS - 1)];
+	u64 call = thread->call;
+	u32 begins;
+
+	if (!rules->rule[task->rule & (PACE_RULES - 1)].includes_waits)
+		return false;
+	barrier_var(call);
+	if (!thread->in_call || call >= CALL_INDICES)
+		return true;
+	begins = rules->calls[call].if_positive | rules->calls[call].if_zero;
+	return !(begins & 1U << (task->rule & (PACE_RULES - 1)));
+}
+
+/*
+ * A thread with a task is switched out. `sleeps`: it is not ready to run. This and the next one are
+ * global functions, so that the verifier checks each once.
+ */
+__noinline int pace_switched_out(u32 slot, u32 sleeps, u64 now)
+{
+	struct task_struct *current = bpf_get_current_task_btf();
+	struct thread_state *thread = thread_at(slot);
+	struct pace_thread *of = pace_of(slot);
+	struct pace_task *task = pace_live(of);
+	u32 state;
+
+	if (!(config.enabled & PACE))
+		return 0;
+	if (!task) {
+		of->task = 0;
+		return 0;
+	}
+	pace_charge(of, task, now);
+	if (!sleeps || BPF_CORE_READ_BITFIELD(current, in_iowait) ||
+	    pace_waits_in_task(thread, task))
+		return 0;
+	/* Another processor is waking it already. */
+	state = READ_ONCE(current->__state);
+	if (!state || state == STATE_WAKING)
+		return 0;
+	pace_unready(of, task, PACE_END_IDLE, now);
+	return 0;
+}
+
+__noinline int pace_switched_in(u32 slot, u64 now)
+{
+	struct pace_thread *of = pace_of(slot);
+	struct pace_task *task = pace_live(of);
+
+	if (!(config.enabled & PACE))
+		return 0;
+	if (!task) {
+		of->task = 0;
+		return 0;
+	}
+	of->charged_ns = now;
+	/* Its waking may have been missed. */
+	pace_ready(of, task);
+	return 0;
+}
+
+static __always_inline void pace_switch_out(struct switching *at)
+{
+	struct pace_thread *of = pace_of(at->thread->slot);
+
+	if (at->state) {
+		of->slept_in = at->thread->in_call ? at->thread->call : CALL_INDICES;
+		of->woken_ns = 0;
+	}
+	if (unlikely(of->task))
+		pace_switched_out(at->thread->slot, !!at->state, switch_ns(at));
+}
+
+static __always_inline void pace_switch_in(struct switching *at)
+{
+	if (unlikely(pace_of(at->thread->slot)->task))
+		pace_switched_in(at->thread->slot, switch_ns(at));
+}
+
+/* The thread works on the task of the thread that has created it. */
+static __always_inline void pace_fork(struct thread_state *thread, struct thread_state *parent)
+{
+	struct pace_thread *of = pace_of(thread->slot), *from = pace_of(parent->slot);
+	struct pace_task *task = pace_live(from);
+
+	if (!task)
+		return;
+	of->task = from->task;
+	of->number = from->number;
+	pace_ready(of, task);
+}
+
+static __always_inline void pace_task_exit(struct thread_state *thread)
+{
+	pace_leave(pace_of(thread->slot), PACE_END_EXIT, bpf_ktime_get_ns());
+}
+
+/*
+ * A thread is woken. If it works on no task, it joins the task of its waker: the thread that runs
+ * here, if it is in a call. Outside of a call, an interrupt has woken the thread.
+ */
+static __always_inline void pace_waking(struct thread_state *thread)
+{
+	struct pace_thread *of = pace_of(thread->slot), *from;
+	struct pace_task *task = pace_live(of);
+	struct thread_state *waker;
+	u32 slot;
+
+	if (!of->woken_ns)
+		of->woken_ns = bpf_ktime_get_ns();
+	if (task) {
+		pace_ready(of, task);
+		return;
+	}
+	slot = this_cpu()->slot;
+	waker = thread_at(slot);
+	if (!slot || !has(waker, PACE) || !waker->in_call || waker->session != thread->session)
+		return;
+	from = pace_of(slot);
+	task = pace_live(from);
+	if (!task)
+		return;
+	of->task = from->task;
+	of->number = from->number;
+	of->is_ready = 0;
+	pace_ready(of, task);
+}
+
+#endif

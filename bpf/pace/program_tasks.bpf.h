@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* Tasks that programs begin and end themselves, by calls of getppid (wire/pace.h). */
+#ifndef TOLLGATE_PACE_PROGRAM_TASKS_BPF_H
+#define TOLLGATE_PACE_PROGRAM_TASKS_BPF_H
+
+#include "pace/tasks.bpf.h"
+
+struct pace_search {
+	u64 id;
+	u32 tgid;
+	u32 found;
+};
+
+static long pace_compare(u32 entry, struct pace_search *search)
+{
+	struct pace_task *task = pace_task_at(entry);
+
+	if (task->id != search->id || task->tgid != search->tgid || task->state != PACE_LIVE)
+		return 0;
+	search->found = entry;
+	return 1;
+}
+
+/*
+ * The process's unfinished task with this ID. Usually it is the task of the current thread or one
+ * around it. Otherwise all tasks are searched.
+ */
+static __always_inline struct pace_task *pace_find(struct thread_state *thread,
+						   struct pace_thread *of, u64 id)
+{
+	struct pace_search search = { .id = id, .tgid = thread->tgid };
+	struct pace_task *task = pace_live(of);
+	u32 i;
+
+	for (i = 0; i < PACE_NESTED && task; i++) {
+		if (task->id == id && task->tgid == thread->tgid)
+			return task;
+		task = pace_outer(task);
+	}
+	bpf_loop(PACE_TASKS, pace_compare, &search, 0);
+	return search.found ? pace_task_at(search.found) : NULL;
+}
+
+static __always_inline void pace_begin_by_program(struct thread_state *thread,
+						  struct pace_thread *of, u64 id, u64 type, u64 now)
+{
+	struct task_struct *current = bpf_get_current_task_btf();
+	struct pace_task *outer = pace_live(of), *task;
+	u32 outer_entry = of->task, outer_number = of->number;
+
+	if (!id)
+		return;
+	/* A task of the program is not nested in an inferred one. */
+	if (outer && !outer->id) {
+		pace_replace(of, outer, thread->slot, now);
+		outer = NULL;
+	}
+	if (outer)
+		pace_charge(of, outer, now);
+	task = pace_new(thread, now);
+	if (!task)
+		return;
+	task->id = id;
+	task->type = type;
+	if (outer) {
+		task->outer = outer_entry;
+		task->outer_number = outer_number;
+	}
+	pace_program(current, task->program);
+	WRITE_ONCE(task->state, PACE_LIVE);
+}
+
+static __always_inline void pace_end_by_program(struct thread_state *thread,
+						struct pace_thread *of, u64 id, u64 now)
+{
+	struct pace_task *own = pace_live(of), *task, *outer;
+
+	if (own)
+		pace_charge(of, own, now);
+	task = id ? pace_find(thread, of, id) : NULL;
+	if (!task)
+		return;
+	outer = pace_outer(task);
+	pace_end(task, PACE_END_PROGRAM, now);
+	if (task != own)
+		return;
+	/* The thread continues the task around this one. */
+	of->task = outer ? task->outer : 0;
+	of->number = outer ? task->outer_number : 0;
+}
+
+static __always_inline void pace_name_type(struct thread_state *thread, u64 type, u64 address)
+{
+	struct pace_type_record *record =
+		reserve_record(thread->session, sizeof(*record), LOSS_PACE_RECORDS);
+
+	if (!record)
+		return;
+	__builtin_memset(record, 0, sizeof(*record));
+	record->type = RECORD_PACE_TYPE;
+	record->pid = thread->visible_pid;
+	record->type_id = type;
+	pace_program(bpf_get_current_task_btf(), record->program);
+	bpf_probe_read_user_str(record->name, sizeof(record->name), (void *)address);
+	bpf_ringbuf_submit(record, 0);
+}
+
+/*
+ * The current thread has told the gate of a task. This is a global function, so that the verifier
+ * checks it once.
+ */
+__noinline int pace_told(u32 slot, u64 operation, u64 a, u64 b, u64 c)
+{
+	struct thread_state *thread = thread_at(slot);
+	struct pace_thread *of = pace_of(slot);
+	struct pace_task *task;
+	u64 now;
+
+	if (!(config.enabled & PACE))
+		return 0;
+	now = bpf_ktime_get_ns();
+	switch (operation) {
+	case PACE_BEGIN:
+		pace_begin_by_program(thread, of, b, a, now);
+		break;
+	case PACE_END:
+		pace_end_by_program(thread, of, a, now);
+		break;
+	case PACE_END_AND_BEGIN:
+		pace_end_by_program(thread, of, a, now);
+		pace_begin_by_program(thread, of, b, c, now);
+		break;
+	case PACE_SET_DEADLINE:
+		task = pace_find(thread, of, a);
+		if (task)
+			task->deadline_ns = b;
+		break;
+	case PACE_NAME_TYPE:
+		pace_name_type(thread, a, b);
+		break;
+	}
+	return 0;
+}
+
+#endif

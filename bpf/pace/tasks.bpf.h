@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* How tasks begin and end, and how threads join and leave them. */
+#ifndef TOLLGATE_PACE_TASKS_BPF_H
+#define TOLLGATE_PACE_TASKS_BPF_H
+
+#include "pace/state.bpf.h"
+
+/* Ends a task, which at most one caller does, and reports it. */
+static __always_inline void pace_end(struct pace_task *task, u32 how, u64 now)
+{
+	struct pace_record *record;
+	u32 entry = task->entry;
+
+	if (__sync_val_compare_and_swap(&task->state, PACE_LIVE, PACE_ENDED) != PACE_LIVE)
+		return;
+	record = reserve_record(task->session, sizeof(*record), LOSS_PACE_RECORDS);
+	if (record) {
+		record->type = RECORD_PACE_TASK;
+		record->end = how;
+		record->begin_ns = task->begin_ns;
+		record->end_ns = now;
+		record->cpu_ns = task->cpu_ns;
+		record->cycles = task->cycles;
+		record->type_id = task->type;
+		record->deadline_ns = task->deadline_ns;
+		record->rule = task->rule;
+		record->descriptor = task->descriptor;
+		record->port = task->port;
+		record->pid = task->visible_pid;
+		record->unused = 0;
+		__builtin_memcpy(record->program, task->program, sizeof(record->program));
+		bpf_ringbuf_submit(record, 0);
+	}
+	WRITE_ONCE(task->state, PACE_FREE);
+	bpf_map_push_elem(&pace_free_tasks, &entry, BPF_ANY);
+}
+
+/* The file name of a process's executable. */
+static __always_inline void pace_program(struct task_struct *task, char *program)
+{
+	const unsigned char *name = BPF_CORE_READ(task, mm, exe_file, f_path.dentry, d_name.name);
+
+	bpf_probe_read_kernel_str(program, PACE_PROGRAM_LEN, name);
+}
+
+/* A new task of the thread in this slot, which runs here; NULL: the table is full. */
+static __always_inline struct pace_task *pace_new(struct thread_state *thread, u64 now)
+{
+	struct pace_thread *of = pace_of(thread->slot);
+	u32 entry = alloc_index(&pace_next_task, PACE_TASKS, pace_free_tasks), number;
+	struct pace_task *task;
+
+	if (!entry) {
+		count_loss(thread->session, LOSS_PACE_TASKS_FULL);
+		return NULL;
+	}
+	task = pace_task_at(entry);
+	number = task->number + 1;
+	__builtin_memset(task, 0, sizeof(*task));
+	task->number = number;
+	task->entry = entry;
+	task->beginner = thread->slot;
+	task->begin_ns = now;
+	task->tgid = thread->tgid;
+	task->session = thread->session;
+	task->visible_pid = thread->visible_pid;
+	task->ready = 1;
+	of->task = entry;
+	of->number = number;
+	of->is_ready = 1;
+	of->charged_ns = now;
+	return task;
+}
+
+/* A thread of the task is ready to run. A waker on another processor may notice it as well. */
+static __always_inline void pace_ready(struct pace_thread *of, struct pace_task *task)
+{
+	if (!__sync_lock_test_and_set(&of->is_ready, 1))
+		__sync_fetch_and_add(&task->ready, 1);
+}
+
+/*
+ * A thread of the task sleeps or has left it. If it was the last ready one, an inferred task ends.
+ * A task that the program has begun ends only by the program. If the program ends first, user space
+ * removes the task.
+ */
+static __always_inline void pace_unready(struct pace_thread *of, struct pace_task *task, u32 how,
+					 u64 now)
+{
+	if (!__sync_lock_test_and_set(&of->is_ready, 0))
+		return;
+	if (__sync_fetch_and_add(&task->ready, -1) == 1 && !task->id)
+		pace_end(task, how, now);
+}
+
+/*
+ * The thread begins another task. Its present one ends, if the thread has begun that itself;
+ * otherwise its other threads continue.
+ */
+static __always_inline void pace_replace(struct pace_thread *of, struct pace_task *task, u32 slot,
+					 u64 now)
+{
+	pace_charge(of, task, now);
+	if (task->beginner == slot)
+		pace_end(task, PACE_END_NEXT, now);
+	else
+		pace_unready(of, task, PACE_END_NEXT, now);
+}
+
+/* The thread leaves its task, of which other threads may continue. */
+static __always_inline void pace_leave(struct pace_thread *of, u32 how, u64 now)
+{
+	struct pace_task *task = pace_live(of);
+
+	if (task) {
+		pace_charge(of, task, now);
+		pace_unready(of, task, how, now);
+	}
+	of->task = 0;
+}
+
+#endif

@@ -1,0 +1,37 @@
+//! Creates the maps of pace when they are first needed, and ends the tasks of a session.
+
+use super::tracking::Tracking;
+use crate::error::{ErrorContext as _, Result};
+use crate::gate::{Gate, KernelSide, LazyMaps};
+use crate::skeletons::gate::OpenGateMaps;
+use crate::wire;
+
+fn shrink_maps(maps: &mut OpenGateMaps) -> Result<()> {
+    const SIZING: &str = "shrinking the maps of pace, which are not used";
+    maps.bss_pace_tasks.set_value_size(size_of::<wire::pace_task>() as u32).doing(SIZING)?;
+    maps.bss_pace_thr.set_value_size(size_of::<wire::pace_thread>() as u32).doing(SIZING)?;
+    maps.bss_pace_rules.set_value_size(size_of::<wire::pace_rules>() as u32).doing(SIZING)?;
+    maps.pace_free_tasks.set_max_entries(1).doing(SIZING)
+}
+
+/// Ends the tasks of sessions.
+pub struct PaceKernelSide;
+
+impl KernelSide for PaceKernelSide {
+    fn lazy_maps(&self) -> Option<&'static LazyMaps> {
+        Some(&LazyMaps {
+            prefixes: &["pace_", ".bss.pace_tasks", ".bss.pace_thr", ".bss.pace_rules"],
+            bit: wire::PACE,
+            shrink: shrink_maps,
+        })
+    }
+
+    fn release(&self, gate: &Gate, session: u32) {
+        if gate.sessions.read(session).mask & wire::PACE != 0
+            && let Ok(tracking) = Tracking::open(gate)
+        {
+            // A task that stays is only an entry that cannot be used again.
+            let _ = tracking.release(gate, session);
+        }
+    }
+}

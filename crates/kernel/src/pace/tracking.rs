@@ -1,0 +1,124 @@
+//! The tasks that the gate follows, and the rules by which they begin.
+
+use std::sync::atomic::Ordering;
+
+use calls::Abi;
+use libbpf_rs::{MapCore as _, MapFlags};
+
+use crate::error::{ErrorContext as _, Result};
+use crate::gate::Gate;
+use crate::mapped_array::{MappedArray, atomic_field, field};
+use crate::wire;
+
+const PROGRAM_LEN: usize = wire::PACE_PROGRAM_LEN as usize;
+
+/// A rule by which tasks of unmodified programs begin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TrackingRule {
+    /// The file name of the executable; `None`: any program.
+    pub program: Option<String>,
+    /// The names of the calls whose return begins a task, each with whether it returns 0 when it
+    /// has succeeded (and not a positive number).
+    pub calls: Vec<(String, bool)>,
+    /// Bits of [`wire::pace_descriptor`]; 0: any descriptor, or none.
+    pub descriptors: u32,
+    /// The local port of the socket; 0: any.
+    pub port: u16,
+    /// A task ends only when a thread waits in a call that begins tasks of the rule.
+    pub includes_waits: bool,
+}
+
+/// The state of pace in the gate.
+pub struct Tracking {
+    rules: MappedArray<wire::pace_rules>,
+    tasks: MappedArray<wire::pace_task>,
+    speeds: MappedArray<wire::pace_speeds>,
+}
+
+impl Tracking {
+    /// Maps the state. The gate must have been loaded with pace.
+    pub fn open(gate: &Gate) -> Result<Self> {
+        let next = MappedArray::<u32>::new(gate.maps.get(".bss.pace_next"), 1)?;
+        // Entry 0 stands for no task.
+        let _ = next.whole(0).atomic().compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst);
+        Ok(Self {
+            rules: MappedArray::new(gate.maps.get(".bss.pace_rules"), wire::SESSIONS)?,
+            tasks: MappedArray::new(gate.maps.get(".bss.pace_tasks"), wire::PACE_TASKS)?,
+            speeds: MappedArray::new(gate.maps.get(".bss.pace_khz"), 1)?,
+        })
+    }
+
+    /// Sets the rules of a session, which has no tasks yet.
+    ///
+    /// # Panics
+    /// If there are more than [`wire::PACE_RULES`] rules.
+    pub fn set_rules(&self, session: u32, rules: &[TrackingRule]) {
+        let mut set = wire::pace_rules {
+            calls: [wire::pace_call { if_zero: 0, if_positive: 0 }; wire::CALL_INDICES as usize],
+            rule: [wire::pace_rule {
+                program: [0; PROGRAM_LEN],
+                descriptors: 0,
+                port: 0,
+                includes_waits: 0,
+            }; wire::PACE_RULES as usize],
+        };
+        for (index, rule) in rules.iter().enumerate() {
+            let to = &mut set.rule[index];
+            let name = rule.program.as_deref().unwrap_or_default().bytes();
+            // The last byte stays 0.
+            for (to, byte) in to.program.iter_mut().zip(name.take(PROGRAM_LEN - 1)) {
+                *to = byte as _;
+            }
+            to.descriptors = rule.descriptors;
+            to.port = rule.port;
+            to.includes_waits = rule.includes_waits.into();
+            for (name, returns_zero) in &rule.calls {
+                for abi in Abi::ALL {
+                    let Some(number) = calls::number(abi, name) else { continue };
+                    let call = &mut set.calls[(abi as u32 * wire::CALLS_PER_ABI + number) as usize];
+                    match returns_zero {
+                        true => call.if_zero |= 1 << index,
+                        false => call.if_positive |= 1 << index,
+                    }
+                }
+            }
+        }
+        self.rules.write(session, set);
+    }
+
+    /// The unfinished tasks of a session, with their entries.
+    pub fn live(&self, session: u32) -> Vec<(u32, wire::pace_task)> {
+        (1..self.tasks.entries())
+            .map(|entry| (entry, self.tasks.read(entry)))
+            .filter(|(_, task)| task.state == wire::PACE_LIVE && task.session == session)
+            .collect()
+    }
+
+    /// Ends a task without a record, if the entry still has the task of this number.
+    pub fn drop_task(&self, gate: &Gate, entry: u32, number: u32) -> Result<()> {
+        if field!(self.tasks, entry, number).read() != number {
+            return Ok(());
+        }
+        let state = atomic_field!(self.tasks, entry, state);
+        let (live, ended) = (wire::PACE_LIVE, wire::PACE_ENDED);
+        if state.compare_exchange(live, ended, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            return Ok(());
+        }
+        state.store(wire::PACE_FREE, Ordering::SeqCst);
+        // An update of a queue appends a value, and has no key.
+        let free = gate.maps.get("pace_free_tasks");
+        free.update(&[], &entry.to_ne_bytes(), MapFlags::ANY).doing("freeing a task of pace")
+    }
+
+    /// Drops all tasks and rules of a session.
+    pub fn release(&self, gate: &Gate, session: u32) -> Result<()> {
+        self.set_rules(session, &[]);
+        let mut live = self.live(session).into_iter();
+        live.try_for_each(|(entry, task)| self.drop_task(gate, entry, task.number))
+    }
+
+    /// Sets the speed at which a processor runs, by which its time is converted to cycles.
+    pub fn set_speed(&self, cpu: u32, khz: u32) {
+        field!(self.speeds, 0, khz).at::<u32>(cpu as usize * size_of::<u32>()).write(khz);
+    }
+}
