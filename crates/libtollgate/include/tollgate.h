@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * The C interface of a Tollgate daemon. A program can assign its processes and threads to services
- * itself, for example an event loop or a database that serves several tenants in a way that
- * Tollgate cannot follow. It can also call the plugins of the daemon. Link with libtollgate.a.
+ * itself. This is for programs that serve several tenants in a way that Tollgate cannot follow, for
+ * example an event loop or a database. A program can also call the plugins of the daemon. Link with
+ * libtollgate.a.
  *
  * The functions for services and tollgate_plugin_open() send a request to the daemon at the socket
  * $TOLLGATE_SOCKET, by default /run/tollgate/control.sock. For services, the daemon must run as
@@ -24,11 +25,11 @@ extern "C" {
 #endif
 
 /*
- * Assigns a process, with all its threads and the processes that it starts from then on, to a
- * service, which replaces its present one. A pid of 0 is the calling process. The process keeps the
- * service until a rule on a message or a file assigns it to another one. When this returns, the
- * calling thread works for the service; other threads work for it from their next system call or
- * context switch on.
+ * Assigns a process to a service, in place of its present one. This includes all its threads and
+ * the processes that it starts from then on. A pid of 0 is the calling process. The process keeps
+ * the service until a rule on a message or a file assigns it to another one. If the calling thread
+ * is among the assigned ones, it works for the service when this returns. Each other assigned
+ * thread works for it from its next system call or context switch on.
  *
  * Returns 0 or a negative errno:
  *   -ENOENT, -ECONNREFUSED  no daemon listens at the socket
@@ -39,14 +40,15 @@ extern "C" {
  */
 int tollgate_service_assign(pid_t pid, const char *service);
 
-/* Does the same for one thread. A tid of 0 is the calling thread. */
+/* Assigns one thread, as tollgate_service_assign() does. A tid of 0 is the calling thread. */
 int tollgate_service_assign_thread(pid_t tid, const char *service);
 
 /*
  * Writes the NUL-terminated name of the service for which a thread works to `name`, which has room
  * for `size` bytes. A tid of 0 is the calling thread. Returns the length of the name without the
- * NUL, or a negative errno as above; -ERANGE if the name does not fit. Names in a rule file have at
- * most 64 bytes; the names of dynamic services, which rules start, may be longer.
+ * NUL, or a negative errno: those of tollgate_service_assign(), or -ERANGE if the name does not
+ * fit. Names in a rule file have at most 64 bytes; the names of dynamic services, which rules
+ * start, may be longer.
  */
 int tollgate_service_of(pid_t tid, char *name, size_t size);
 
@@ -84,6 +86,35 @@ void tollgate_plugin_close(struct tollgate_plugin *plugin);
  * the thread's next failed call. Never NULL.
  */
 const char *tollgate_error(void);
+
+/*
+ * Pace: tasks with deadlines (docs/pace.md). Each of these functions makes one system call, which
+ * does nothing without Tollgate. They need no daemon and no rights, and may be called in signal
+ * handlers.
+ */
+
+/*
+ * Returns the type of tasks with this name, for example "frame". Tollgate uses the first 63 bytes.
+ * The deadline of a type is in the file of rules that Tollgate uses.
+ */
+uint64_t tollgate_pace_type(const char *name);
+
+/*
+ * Begins a task of a type, and returns the task. Until the task ends, the calling thread works on
+ * it, and so do the threads that this thread wakes or creates meanwhile. If the calling thread
+ * works on another task that the program has begun, the new task is nested in that one: the work
+ * counts for both, and the thread continues the outer task when the new one ends.
+ */
+uint64_t tollgate_pace_begin(uint64_t type);
+
+/* Ends a task, from any thread of the process. Does nothing if the task has ended already. */
+void tollgate_pace_end(uint64_t task);
+
+/* Ends a task, begins one of this type, and returns the new one. This is one system call. */
+uint64_t tollgate_pace_end_and_begin(uint64_t task, uint64_t type);
+
+/* Changes the time from the beginning of a task to its deadline. */
+void tollgate_pace_set_deadline(uint64_t task, uint64_t nanoseconds);
 
 #ifdef __cplusplus
 }

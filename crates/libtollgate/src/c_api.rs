@@ -3,10 +3,12 @@
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, UnwindSafe, catch_unwind};
+use std::time::Duration;
 use std::{ptr, slice};
 
 use libc::pid_t;
 
+use crate::pace::{Task, TaskType};
 use crate::{Error, Plugin, TaskRef, assign, service_of};
 
 thread_local! {
@@ -193,4 +195,37 @@ pub unsafe extern "C" fn tollgate_plugin_close(plugin: *mut Plugin) {
 #[unsafe(no_mangle)]
 pub extern "C" fn tollgate_error() -> *const c_char {
     LAST_ERROR.with_borrow(|sentence| sentence.as_ptr())
+}
+
+/// # Safety
+/// `name` is a NUL-terminated string or NULL, which stands for an empty name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tollgate_pace_type(name: *const c_char) -> u64 {
+    // SAFETY: the caller's contract.
+    let name = if name.is_null() { c"" } else { unsafe { CStr::from_ptr(name) } };
+    TaskType::new(name).id()
+}
+
+/// `include/tollgate.h` describes this function and those below.
+#[unsafe(no_mangle)]
+pub extern "C" fn tollgate_pace_begin(kind: u64) -> u64 {
+    TaskType::from_id(kind).begin().id()
+}
+
+/// Ends a task.
+#[unsafe(no_mangle)]
+pub extern "C" fn tollgate_pace_end(task: u64) {
+    Task::from_id(task).end();
+}
+
+/// Ends a task and begins the next one.
+#[unsafe(no_mangle)]
+pub extern "C" fn tollgate_pace_end_and_begin(task: u64, kind: u64) -> u64 {
+    Task::from_id(task).end_and_begin(TaskType::from_id(kind)).id()
+}
+
+/// Changes the deadline of a task.
+#[unsafe(no_mangle)]
+pub extern "C" fn tollgate_pace_set_deadline(task: u64, nanoseconds: u64) {
+    Task::from_id(task).set_deadline(Duration::from_nanos(nanoseconds));
 }

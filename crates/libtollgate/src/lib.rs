@@ -1,12 +1,13 @@
-//! The client library of a Tollgate daemon. A program can assign its processes and threads to
-//! services or query their services (docs/service.md), and can call plugins (docs/ecode.md). The
-//! C interface is `include/tollgate.h`.
+//! The library for programs that talk to Tollgate. A program can assign its processes and threads
+//! to services or query their services (docs/service.md), can call plugins (docs/ecode.md), and can
+//! begin and end tasks with deadlines (docs/pace.md). The C interface is `include/tollgate.h`.
 
 #![warn(missing_docs)]
 
 mod c_api;
 mod client;
 mod error;
+pub mod pace;
 mod plugin;
 
 pub use error::Error;

@@ -30,7 +30,7 @@ pub struct Plugin {
 
 // SAFETY: the kernel writes to the memory as well, so it is handed out as raw pointers only.
 unsafe impl Send for Plugin {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Plugin {}
 
 /// `union bpf_attr` for BPF_PROG_TEST_RUN.

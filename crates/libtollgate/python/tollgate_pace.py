@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Tasks with deadlines for Tollgate (docs/pace.md).
+
+    import tollgate_pace
+
+    frame = tollgate_pace.TaskType("frame")
+    with frame.begin():
+        draw()
+
+Each operation is one system call, getppid with arguments that it ignores. Without Tollgate, it does
+nothing. All operations may be used by any thread.
+"""
+
+import ctypes
+import itertools
+import platform
+
+# bpf/wire/pace.h, PACE_MAGIC and enum pace_operation.
+_MAGIC = 0x544F4C4C50414345
+_BEGIN, _END, _END_AND_BEGIN, _SET_DEADLINE, _NAME_TYPE = 1, 2, 3, 4, 5
+# arch/x86/entry/syscalls/syscall_64.tbl
+_GETPPID = 110
+
+_syscall = ctypes.CDLL(None).syscall
+_syscall.argtypes = [ctypes.c_long] + 5 * [ctypes.c_uint64]
+_syscall.restype = ctypes.c_long
+_is_supported = platform.machine() == "x86_64"
+# itertools.count() is atomic under the interpreter's lock.
+_ids = itertools.count(1)
+
+
+def _tell(operation, a=0, b=0, c=0):
+    if _is_supported:
+        _syscall(_GETPPID, _MAGIC, operation, a, b, c)
+
+
+def _hash(name):
+    """The FNV-1a hash of 64 bits. It is never 0, because 0 stands for no type."""
+    value = 0xCBF29CE484222325
+    for byte in name:
+        value = (value ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+    return value or 1
+
+
+class TaskType:
+    """A type of tasks. Its deadline and target are in the file of rules that Tollgate uses."""
+
+    def __init__(self, name):
+        encoded = name.encode()
+        self.id = _hash(encoded)
+        text = ctypes.create_string_buffer(encoded)
+        _tell(_NAME_TYPE, self.id, ctypes.addressof(text))
+
+    def begin(self):
+        """Begins a task. The calling thread works on it until the task ends."""
+        task = Task(next(_ids))
+        _tell(_BEGIN, self.id, task.id)
+        return task
+
+
+class Task:
+    """A task that has begun. As a context manager, it ends with its block."""
+
+    def __init__(self, identifier):
+        self.id = identifier
+
+    def end(self):
+        """Ends the task. Does nothing if it has ended already."""
+        _tell(_END, self.id)
+
+    def end_and_begin(self, task_type):
+        """Ends the task and begins the next one, with one system call."""
+        task = Task(next(_ids))
+        _tell(_END_AND_BEGIN, self.id, task.id, task_type.id)
+        return task
+
+    def set_deadline(self, seconds):
+        """Changes the time from the task's beginning to its deadline."""
+        _tell(_SET_DEADLINE, self.id, int(seconds * 1e9))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.end()

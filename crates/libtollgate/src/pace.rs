@@ -1,0 +1,130 @@
+//! Tasks with deadlines (docs/pace.md).
+//!
+//! Each function makes one system call, getppid with arguments that it ignores. The gate sees these
+//! calls of gated threads. Without a gate, they do nothing. All functions may be called by any
+//! thread and in signal handlers.
+
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+// bpf/wire/pace.h, PACE_MAGIC and enum pace_operation.
+const MAGIC: u64 = 0x544f_4c4c_5041_4345;
+const BEGIN: u64 = 1;
+const END: u64 = 2;
+const END_AND_BEGIN: u64 = 3;
+const SET_DEADLINE: u64 = 4;
+const NAME_TYPE: u64 = 5;
+
+/// The ID of the latest task of this process.
+static LATEST: AtomicU64 = AtomicU64::new(0);
+
+/// A type of tasks, such as the frames of a game. Its deadline and target are in the file of rules
+/// that Tollgate uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TaskType(u64);
+
+/// A task that has begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Task(u64);
+
+fn tell(operation: u64, a: u64, b: u64, c: u64) {
+    // SAFETY: getppid ignores its arguments.
+    unsafe { libc::syscall(libc::SYS_getppid, MAGIC, operation, a, b, c) };
+}
+
+fn new_task() -> Task {
+    Task(LATEST.fetch_add(1, Ordering::Relaxed) + 1)
+}
+
+impl TaskType {
+    /// The type with this name. Tollgate uses the first 63 bytes of the name.
+    pub fn new(name: &CStr) -> Self {
+        let id = hash(name.to_bytes());
+        tell(NAME_TYPE, id, name.as_ptr().addr() as u64, 0);
+        Self(id)
+    }
+
+    /// The type as a number, for [`TaskType::from_id`].
+    pub fn id(self) -> u64 {
+        self.0
+    }
+
+    /// The type with this number.
+    pub fn from_id(id: u64) -> Self {
+        Self(id)
+    }
+
+    /// Begins a task. Until the task ends, the calling thread works on it, and so do the threads
+    /// that this thread wakes or creates meanwhile. If the calling thread works on another task
+    /// that the program has begun, the new task is nested in that one: the work counts for both,
+    /// and the thread continues the outer task when the new one ends.
+    pub fn begin(self) -> Task {
+        let task = new_task();
+        tell(BEGIN, self.0, task.0, 0);
+        task
+    }
+}
+
+impl Task {
+    /// The task as a number, for [`Task::from_id`].
+    pub fn id(self) -> u64 {
+        self.0
+    }
+
+    /// The task with this number.
+    pub fn from_id(id: u64) -> Self {
+        Self(id)
+    }
+
+    /// Ends the task. Any thread of the process may do so. If the task has ended already, nothing
+    /// happens.
+    pub fn end(self) {
+        tell(END, self.0, 0, 0);
+    }
+
+    /// Ends the task and begins the next one, with one system call.
+    pub fn end_and_begin(self, next: TaskType) -> Self {
+        let task = new_task();
+        tell(END_AND_BEGIN, self.0, task.0, next.0);
+        task
+    }
+
+    /// Changes the time from the task's beginning to its deadline.
+    pub fn set_deadline(self, deadline: Duration) {
+        let ns = u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX);
+        tell(SET_DEADLINE, self.0, ns, 0);
+    }
+}
+
+/// The FNV-1a hash (Fowler, Noll and Vo) of 64 bits. It is never 0, because 0 stands for no type.
+fn hash(bytes: &[u8]) -> u64 {
+    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    hash.max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// From the authors' test vectors.
+    #[test]
+    fn hash_is_fnv_1a() {
+        assert_eq!(hash(b""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(hash(b"foobar"), 0x8594_4171_f739_67e8);
+    }
+
+    #[test]
+    fn tasks_have_different_ids() {
+        let kind = TaskType::new(c"test");
+        let (first, second) = (kind.begin(), kind.begin());
+        let third = second.end_and_begin(kind);
+        first.set_deadline(Duration::from_millis(5));
+        first.end();
+        first.end();
+        third.end();
+        assert!(first != second && second != third && first != third);
+    }
+}
