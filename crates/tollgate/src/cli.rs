@@ -9,7 +9,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::exit_status::OWN_FAILURE;
 use crate::output::Output;
-use crate::{cost, daemon, guard, lens, plugin, run, service};
+use crate::{cost, daemon, guard, lens, pace, plugin, run, service};
 
 const EXIT_STATUS: &str = "\
 Exit status:
@@ -72,13 +72,16 @@ pub enum TollgateCommand {
     ///
     /// docs/ecode.md describes the language. The machine needs no compiler.
     Plugin(plugin::PluginCommandLine),
+    /// Find out whether tasks with deadlines would save energy at lower speeds of the processor
+    Pace(pace::PaceCommandLine),
     /// Guard the machine or a part of it, charge work to services, or run plugins, until stopped
     ///
     /// Guard: the daemon learns what each program normally does, reports anomalies, and with
     /// --guard=enforce responds to them. Control it with `tollgate guard status`, `top`, `events`,
     /// `off`, `hold` and `release`; `normalize` and the other commands on baselines apply to it,
-    /// too. PID 1, Tollgate, the journal, the SSH server and the session that started the daemon
-    /// are never held, unless --exe names them.
+    /// too. PID 1, Tollgate, the journal and the SSH server are never held, unless --exe names
+    /// them. Without --exe, the processes of the login session (setsid) that started the daemon
+    /// are not held either.
     ///
     /// Services: the daemon activates the services and rules of a file. The rules assign each
     /// thread to one service at a time. Control it with `tollgate service report`, `top`, `list`,
@@ -123,6 +126,7 @@ pub fn dispatch(cli: Cli) -> Result<ExitCode> {
         TollgateCommand::Guard(arguments) => guard::run(&arguments),
         TollgateCommand::Service(arguments) => service::run(&arguments),
         TollgateCommand::Plugin(arguments) => plugin::run(&arguments),
+        TollgateCommand::Pace(arguments) => pace::run(&arguments),
         TollgateCommand::Daemon(arguments) => daemon::run(&arguments),
         TollgateCommand::Cost(arguments) => cost::run(&arguments),
         TollgateCommand::Doctor(arguments) => {

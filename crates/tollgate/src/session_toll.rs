@@ -15,8 +15,8 @@ use stats::paired::{PairedArm, abba_order, quad_differences};
 
 use crate::report::Toll;
 
-/// The fewest quads for which the range of the differences is an interval for the median with a
-/// confidence above 95 % (sign test: 1 - 2/2^6).
+/// The minimum number of quads for which the range of the differences is an interval for the median
+/// with a confidence above 95 % (sign test: 1 - 2/2^6).
 const QUADS: usize = 6;
 /// Batches per block: their median is the block's time, so that an interrupt does not affect it.
 const BATCHES: usize = 9;
@@ -25,7 +25,8 @@ const CONFIDENCE: f64 = 0.95;
 /// Long enough for the thread to be switched out and in. After that, the gate knows the thread.
 const SETTLE: Duration = Duration::from_micros(60);
 
-/// The longest time of a batch, because a plugin may take milliseconds for each call.
+/// The maximum time of a batch. A plugin may take milliseconds for each call, and then a batch has
+/// fewer calls.
 const MAX_BATCH_NS: u64 = 10_000_000;
 
 /// Median time of a getppid call in nanoseconds, over one block.

@@ -14,8 +14,8 @@ use super::worker::{WorkerReply, WorkerRequest};
 use super::worker_process::{WORKER_EXIT_LIMIT, Worker};
 use crate::session_runner::SessionRunner;
 
-/// What each benchmark adds to the time limit of a worker. Even with the slowest arm, one benchmark
-/// should take only a fortieth of this in a block.
+/// The time that each benchmark adds to the limit of a worker. Even with the slowest arm, a
+/// benchmark should take only about a fortieth of this time in a block.
 const TASK_MARGIN: Duration = Duration::from_secs(10);
 
 /// An arm that is on as long as this value exists.

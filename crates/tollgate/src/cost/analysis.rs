@@ -89,7 +89,7 @@ pub struct Row {
     pub mean_ratio: f64,
     pub mean_ratio_low: f64,
     pub mean_ratio_high: f64,
-    /// `delta` as a multiple of the floor's; null if the floor's interval includes 0.
+    /// `delta` as a multiple of the floor's delta; null if the floor's interval includes 0.
     pub floors: Option<f64>,
     pub floors_low: Option<f64>,
     pub floors_high: Option<f64>,

@@ -52,15 +52,16 @@ pub struct CostRunArguments {
     /// An arm to compare; may be repeated (default: lens, or all arms of --arm-file)
     #[arg(long, value_name = "NAME")]
     pub arm: Vec<String>,
-    /// Read arms of your own from this file: tables [arm.NAME] with start and stop, background,
-    /// under, settle, loss, limit, hooks
+    /// Read arms of your own from this file. It has tables [arm.NAME] with the keys start, stop,
+    /// background, under, settle, loss, limit and hooks (docs/cost.md)
     #[arg(long, value_name = "ARMS.toml")]
     pub arm_file: Option<PathBuf>,
     /// Stop a benchmark when the 95 % intervals of its rows extend at most this far to each side
     #[arg(long, value_name = "PART", default_value = "0.5%", value_parser = percentage)]
     pub precision: f64,
-    /// Stop after this much time, but not before the first quad (default: 10m; with --stop
-    /// rightspeed 2,000 s)
+    /// Stop the run after this time; at least one quad (two blocks of each arm) is always
+    /// measured (default: 10m, or 2,000
+    /// s with --stop=rightspeed)
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub budget: Option<Duration>,
     /// Wait at least this long between the workloads of two blocks (default: as long as the slowest
@@ -76,7 +77,7 @@ pub struct CostRunArguments {
     /// The rule by which a benchmark ends before the time budget is used up
     #[arg(long, value_enum, value_name = "RULE", default_value = "precision")]
     pub stop: StopRule,
-    /// The cost that the verdicts compare each arm with
+    /// The limit of the verdicts: they say whether an arm costs more than this
     #[arg(long, value_name = "PART", default_value = "2%", value_parser = percentage)]
     pub limit: f64,
     /// Seed of the random order of blocks; the same seed gives the same order (default: a new one)
@@ -112,7 +113,7 @@ pub struct CostCompareArguments {
     pub before: PathBuf,
     /// The later document, written with --json
     pub after: PathBuf,
-    /// The increase in cost that the verdicts compare each arm with
+    /// The limit of the verdicts: they say whether an arm's cost has increased by more than this
     #[arg(long, value_name = "PART", default_value = "2%", value_parser = percentage)]
     pub limit: f64,
     /// Print one JSON document instead of text

@@ -6,7 +6,7 @@ use kernel::wire;
 
 use super::arms::{Arm, ArmKind, OFF, SetupFn};
 use crate::extension_arm::ExtensionArm;
-use crate::{guard, lens, plugin, service};
+use crate::{guard, lens, pace, plugin, service};
 
 /// All built-in arms, with descriptions.
 pub fn built_in() -> Vec<(Arm, String)> {
@@ -57,6 +57,6 @@ fn gated() -> Vec<(&'static str, Vec<SetupFn>, &'static str)> {
         .chain(guard::ARMS)
         .map(alone)
         .chain([together])
-        .chain(service::ARMS.into_iter().chain(plugin::ARMS).map(alone))
+        .chain(service::ARMS.into_iter().chain(plugin::ARMS).chain(pace::ARMS).map(alone))
         .collect()
 }

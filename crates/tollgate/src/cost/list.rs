@@ -46,7 +46,7 @@ fn text() -> String {
     for (arm, what) in built_in() {
         let _ = writeln!(out, "  {:<23} {what}", arm.name);
     }
-    out += "\nEvery run also has the controls: A/A (off again) and injected (off, and a spin of 2 \
-        %).\n";
+    out += "\nEvery run also has two controls: A/A (a second arm with nothing on) and injected \
+        (nothing on, but\na busy loop of 2 % of the benchmark's time).\n";
     out
 }

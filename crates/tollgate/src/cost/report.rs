@@ -15,7 +15,7 @@ pub struct CostReport {
     pub schema: String,
     pub command: Vec<String>,
     pub environment: Environment,
-    /// Options of the run, as fractions of 1.
+    /// Options of the run. `precision` and `limit` are fractions of 1.
     pub precision: f64,
     pub limit: f64,
     pub budget_s: f64,

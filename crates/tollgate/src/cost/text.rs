@@ -35,8 +35,8 @@ pub fn text(report: &CostReport) -> String {
     for left in &report.carry_over {
         let _ = writeln!(
             out,
-            "note: {} right after {} differs by {} % [{}, {}]; a longer --settle would keep the \
-            arms apart",
+            "note: the arm without an agent differs by {2} % [{3}, {4}] in {0} if it is measured \
+            right after {1}; a longer --settle would reduce that",
             left.benchmark,
             left.after,
             percent(left.ratio),
@@ -65,8 +65,8 @@ fn first_lines(out: &mut String, report: &CostReport) {
     for benchmark in &report.below_noise {
         let _ = writeln!(
             out,
-            "NO FIGURES for {benchmark}: the noise of an arm is larger than the time that remains \
-            after the subtraction"
+            "NO FIGURES for {benchmark}: because of noise, nothing of an arm's time was left after \
+            the times of the clock and the loop were subtracted"
         );
     }
     let losses = report.rows.iter().filter(|row| row.loss.is_some_and(|lost| lost > 0));
@@ -125,7 +125,7 @@ fn line(out: &mut String, row: &Row) {
     if is_apart && row.confidence >= CONFIDENCE {
         let _ = writeln!(
             out,
-            "    by means {} % [{}, {}]: the medians do not include rare events",
+            "    the mean is {} % [{}, {}], because of rare events, which a median does not show",
             percent(row.mean_ratio),
             percent(row.mean_ratio_low),
             percent(row.mean_ratio_high)
@@ -205,10 +205,10 @@ fn footer(out: &mut String, report: &CostReport) {
     let _ = writeln!(
         out,
         "\nMedians over quads, each with its own 95 % interval (sign test). \
-         Verdicts against {} % hold\n\
-         for all rows together (Holm) and at every look. The clock ({}) and the loop \
-         ({:.2} ns) are\n\
-         subtracted. Seed {}.",
+         The verdicts compare with the\n\
+         limit of {} %. Their 5 % chance of an error is for all rows (Holm) and all looks \
+         together. The\n\
+         clock ({}) and the loop ({:.2} ns) are subtracted. Seed {}.",
         in_percent(report.limit),
         duration(report.environment.clock_ns.round().max(0.0) as u64),
         report.environment.loop_ns,

@@ -13,14 +13,14 @@ use kernel::cpus;
 use serde::{Deserialize, Serialize};
 use stats::interval::median;
 
-/// The minimum time of a batch, in nanoseconds and as a multiple of the time of a clock reading.
-/// The multiple is twice a thousand, because the processor may later be twice as fast as when the
-/// batch is sized.
+/// The minimum time of a batch, in nanoseconds and as a multiple of the time of a clock reading. A
+/// batch should take as long as a thousand clock readings. It is sized for twice as many, because
+/// the processor may later be twice as fast.
 const BATCH_NS: f64 = 60_000.0;
 const CLOCKS_PER_BATCH: f64 = 2000.0;
 const MAX_UNITS: u32 = 1 << 20;
-/// Batches are sized by the shortest of this many, because an interrupted batch takes longer. On a
-/// busy machine, each of only a few batches may be interrupted.
+/// Batches are sized by the shortest of this many, because an interrupted batch takes longer. If
+/// there were only a few, all of them could be interrupted on a busy machine.
 const SIZING_BATCHES: usize = 21;
 /// If batches of one size take this long together, three of them suffice.
 const SIZING_NS: f64 = 20e6;
@@ -116,7 +116,7 @@ pub fn find_benchmark(name: &str) -> Result<&'static Benchmark> {
 
 /// The nanoseconds of the whole batch, and of the chain that is injected at its end. The chain is
 /// timed here because it takes longer after calls than by itself. The clock reading before the
-/// chain is part of what is injected, and of its time.
+/// chain counts as injected work, so its time is added to that of the chain.
 fn batch(work: &mut BenchmarkFn, units: u32, steps: u64) -> (u64, u64) {
     let began = now_ns();
     work(units);

@@ -11,7 +11,7 @@ use crate::process_selection;
 #[derive(Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct DaemonArguments {
-    /// Learn only, also report anomalies, or also respond to them
+    /// Only learn; learn and report anomalies; or learn, report and respond
     ///
     /// The default is watch. With --services or --plugin, the daemon guards nothing by default.
     #[arg(long = "guard", value_enum, value_name = "MODE", require_equals = true)]

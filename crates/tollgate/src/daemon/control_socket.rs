@@ -21,8 +21,8 @@ use crate::extension::NOT_UNDERSTOOD;
 const MAX_REQUEST_LEN: u64 = 1 << 30;
 /// A client that connects and sends nothing is disconnected after this time.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
-/// The most connections at the same time. Each is an open file, and the daemon needs other files
-/// for itself.
+/// The maximum number of simultaneous connections. Each connection is an open file, and the daemon
+/// needs other files for itself.
 const MAX_CONNECTIONS: usize = 400;
 /// The number of idle threads that wait for connections. Starting a thread takes longer than most
 /// replies, so finished threads stay to serve later connections.

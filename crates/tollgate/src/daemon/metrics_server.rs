@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 
 const FORMAT: &str = "text/plain; version=0.0.4";
 const MAX_REQUEST_LEN: usize = 8 << 10;
-/// The longest time of a connection. Any process may connect, so connections are served one after
+/// The time limit of a connection. Any process may connect, so connections are served one after
 /// the other, and together use only one of the daemon's open files.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
 

@@ -50,7 +50,7 @@ struct Daemon<'a> {
     arguments: &'a DaemonArguments,
     select: Select,
     runner: SessionRunner,
-    /// The processes that were found in the last round.
+    /// The processes that the last search found.
     attached: BTreeSet<u32>,
     page: Page,
     last_refresh: Instant,
@@ -169,7 +169,7 @@ impl Daemon<'_> {
         if !new.is_empty() {
             self.runner.attach(&new)?;
         }
-        // Another process may have the same PID in the next round.
+        // The PIDs of ended processes are dropped, because new processes may get them.
         self.attached = running;
         Ok(())
     }

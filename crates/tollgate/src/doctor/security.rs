@@ -71,7 +71,7 @@ fn parameter<'a>(command_line: &'a str, name: &str) -> Option<&'a str> {
     command_line.split_ascii_whitespace().filter_map(value).next_back()
 }
 
-/// "integrity" of "none [integrity] confidentiality".
+/// The mode in brackets: "integrity" in "none [integrity] confidentiality".
 fn bracketed(modes: &str) -> Option<&str> {
     modes.split_once('[')?.1.split_once(']').map(|(mode, _)| mode)
 }

@@ -6,7 +6,7 @@ use kernel::wire;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Activity {
     pub anomalies: u64,
-    /// The highest LFC.
+    /// The highest LFC, which is the number of anomalies among a thread's latest 128 calls.
     pub max_lfc: u32,
     pub holds: u64,
     /// The requested time of all holds; a hold without an end counts as 0.

@@ -22,10 +22,12 @@ pub enum GuardCommand {
     Export(ExportArguments),
     /// Add exported baselines to the stored ones
     ///
-    /// A merged baseline knows all that either one knew; the counters are added, and the less
-    /// certain of the two states is kept. If an imported baseline adds nothing, the stored one is
-    /// left unchanged. The command prints one line for each baseline. If any of the files cannot be
-    /// used, nothing is changed. A daemon that uses the store applies the change at once.
+    /// A merged baseline knows all that the stored and the imported one knew. Their counters are
+    /// added. The merged baseline has the less advanced of the two states (training, frozen,
+    /// normal). If an
+    /// imported baseline adds nothing, the stored one is left unchanged. The command prints one
+    /// line for each baseline. If any of the files cannot be used, nothing is changed. A daemon
+    /// that uses the store applies the change at once.
     Import(ImportArguments),
     /// Merge exported documents into one; baselines of the same program are combined
     Merge(MergeArguments),
@@ -45,10 +47,10 @@ pub enum GuardCommand {
     Tolerize(ProgramArguments),
     /// Wipe the training data of a program's baseline, and keep what is normal
     ///
-    /// The baseline starts to learn from scratch, so the program's recent behaviour does not become
-    /// normal. Use this command when a program was attacked or misused while its baseline was
-    /// learning. First end each `tollgate run` that guards the program: a run stores all that it
-    /// knows when it ends.
+    /// What is normal stays normal, and everything else is learned anew. So the program's recent
+    /// behaviour does not become normal. Use this command when a program was attacked or misused
+    /// while its baseline was learning. First end each `tollgate run` that guards the program: a
+    /// run stores all that it knows when it ends.
     Sensitize(ProgramArguments),
     /// Delete a program's baseline
     ///
@@ -173,8 +175,8 @@ pub struct GuardShowArguments {
 
 #[derive(Args)]
 pub struct ProgramArguments {
-    /// Programs: path, name, or start of the digest (6 digits or more) of each, optionally with
-    /// [SCOPE]
+    /// Programs: path, name, or start of the digest (6 digits or more) of each, optionally
+    /// followed by the scope in brackets: python3[backup.py]
     #[arg(required = true, value_name = "PROGRAM")]
     pub programs: Vec<String>,
     #[command(flatten)]
@@ -186,8 +188,8 @@ pub struct ProgramArguments {
 #[derive(Args)]
 #[command(group(ArgGroup::new("which").required(true)))]
 pub struct ExportArguments {
-    /// Programs: path, name, or start of the digest (6 digits or more) of each, optionally with
-    /// [SCOPE]
+    /// Programs: path, name, or start of the digest (6 digits or more) of each, optionally
+    /// followed by the scope in brackets: python3[backup.py]
     #[arg(group = "which", value_name = "PROGRAM")]
     pub programs: Vec<String>,
     /// Export all stored baselines
@@ -275,7 +277,7 @@ pub struct ReplayArguments {
         value_parser = clap::value_parser!(u32).range(1..=128)
     )]
     pub at: u32,
-    /// The base delay, which each anomaly among the latest 128 calls doubles
+    /// The base delay; each anomaly among the latest 128 calls doubles it
     #[arg(long, value_name = "TIME", default_value = "40ms", value_parser = duration)]
     pub delay_factor: Duration,
     /// Number of processes to list, the most anomalous first

@@ -30,8 +30,8 @@ const NEVER_HELD: [&str; 8] = [
     "/usr/lib/ssh/sshd-session",
 ];
 
-/// Compares the files themselves, with the path resolved in this process's mount namespace. In
-/// another mount namespace, any user can give a file such a path.
+/// Whether the file is the one at `path` in this process's mount namespace. The file's own path is
+/// not used: in another mount namespace, any user can give a file such a path.
 fn is_at(path: &Path, file: &Metadata) -> bool {
     fs::metadata(path).is_ok_and(|known| (known.dev(), known.ino()) == (file.dev(), file.ino()))
 }

@@ -43,10 +43,11 @@ impl Mode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GuardResponse {
-    /// Hold each call for 2^n times the delay factor, where n is the number of anomalies among the
-    /// thread's latest 128 calls
+    /// While there are anomalies among the thread's latest 128 calls, hold each call for 2^n times
+    /// the delay factor, where n is the number of these anomalies
     Delay,
-    /// As delay, but refuse an execve; without BPF LSM, kill the process instead
+    /// As delay, but an execve that would be held fails with EPERM; without BPF LSM, the process
+    /// that calls it is killed
     Deny,
     /// Hold the process until it is released or Tollgate ends
     Stop,
@@ -66,7 +67,7 @@ pub struct GuardOptions {
     /// How enforce responds to anomalies (default: delay)
     #[arg(long, value_enum, value_name = "RESPONSE")]
     pub respond: Option<GuardResponse>,
-    /// The base delay, which each anomaly among the thread's latest 128 calls doubles (default:
+    /// The base delay; each anomaly among the thread's latest 128 calls doubles it (default:
     /// 40ms, as in the pH paper)
     #[arg(long, value_name = "TIME", value_parser = duration)]
     #[serde(deserialize_with = "deserialize_duration")]
@@ -183,7 +184,7 @@ const DEFAULT_MAX_HELD: u32 = 64;
 /// pH's source has no delays by default; the paper's experiments use four ticks of 10 ms.
 const DELAY_FACTOR: Duration = Duration::from_millis(40);
 
-/// The longest configuration file; one line for each option needs far less.
+/// The maximum size of a configuration file. A file with one line for each option is far smaller.
 const MAX_CONFIG_BYTES: u64 = 1 << 20;
 
 fn read(path: &Path) -> Result<GuardOptions> {
@@ -305,7 +306,8 @@ impl GuardOptions {
     }
 }
 
-/// Refuses values with which no process could ever be held; other options express that.
+/// Refuses values with which no process could ever be held, because other options serve that
+/// purpose.
 fn check_times(wire: &wire::guard_parameters, train_on_stops: Option<Duration>) -> Result<()> {
     for (name, value) in [
         ("delay-factor", wire.delay_factor_ns),

@@ -88,7 +88,8 @@ impl ProgramTable {
             if self.policy.selection.is_exempt(&metadata) {
                 exempt.push(identity.clone());
             }
-            // When a copy of a program starts, it shares the profile of the first one.
+            // Only the first of several copies is preloaded. The others share its profile when they
+            // start.
             let is_first = !self.profile_slots.contains_key(&identity)
                 && !preloaded.iter().any(|(_, other)| other.identity.as_ref() == Some(&identity));
             let others = preloaded.iter().filter_map(|(_, other)| other.identity.as_ref());

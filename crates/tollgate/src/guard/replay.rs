@@ -15,7 +15,7 @@ use super::replay_report::{
 use super::traces::{CallTrace, Names, read};
 use crate::output::Output;
 
-/// Traces have no times, and a profile that a command normalized needs none.
+/// Traces have no times. None are needed, because `trained` normalizes the profile without a wait.
 const NOW: Duration = Duration::ZERO;
 
 /// Trains a profile of each model, tests the other traces against it, and prints the result.

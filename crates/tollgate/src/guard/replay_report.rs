@@ -34,8 +34,9 @@ pub struct Trained {
     pub calls: u64,
 }
 
-/// How well a model distinguishes attacks from normal runs. Rates are fractions of 1; null without
-/// processes of that kind.
+/// How well a model distinguishes attacks from normal runs. Rates are fractions of 1, and null if
+/// there are no processes of that kind. The LFC is the number of anomalies among the latest 128
+/// calls.
 #[derive(Debug, Serialize)]
 pub struct ModelSummary {
     /// Number of calls in the model's window.

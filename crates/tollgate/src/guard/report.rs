@@ -45,7 +45,7 @@ pub struct GuardedProgram {
     /// Windows that did not fit. A program with such windows rarely becomes normal.
     pub unlearned: u64,
     pub anomalies: u64,
-    /// The most anomalies among 128 calls.
+    /// The highest LFC, which is the number of anomalies among a thread's latest 128 calls.
     pub max_lfc: u32,
     pub holds: u64,
     /// The sum of the requested times. A hold may be shorter, because it ends with the run.

@@ -150,7 +150,7 @@ pub struct ProcessInfo {
 }
 
 impl ProcessInfo {
-    /// Information about a process; empty where the process has ended.
+    /// Information about a process. What cannot be read because the process has ended is empty.
     pub fn from_pid(pid: u32) -> Self {
         let at = |file| format!("/proc/{pid}/{file}");
         let line = fs::read(at("cmdline")).unwrap_or_default();

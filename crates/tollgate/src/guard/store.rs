@@ -16,7 +16,7 @@ use crate::output::print_message;
 
 const SUFFIX: &str = ".baseline";
 const DAMAGED: &str = ".damaged";
-/// The longest file; a baseline with all pairs and 100,000 windows is shorter.
+/// The maximum size of a file. A baseline with all pairs and 100,000 windows is smaller.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
 /// How long to wait for the lock. A daemon may hold it while it stores thousands of baselines, at a

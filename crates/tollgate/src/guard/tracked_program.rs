@@ -360,8 +360,8 @@ mod tests {
         };
         let before = Contents {
             state: wire::GUARD_TRAINING,
-            // Two processors took a symbol for the same call at once, so the second symbol has no
-            // call.
+            // Two processors each took a symbol for the same call at the same time, so the second
+            // symbol has no call.
             calls: vec![Some(0), None, Some(3)],
             pairs: vec![profile::ProfilePair { current: 3, earlier: 127, learned: 5, normal: 0 }],
             windows: vec![window(&[1, 3, 3, 127, 1, 1])],

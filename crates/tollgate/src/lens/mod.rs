@@ -9,12 +9,14 @@ mod report;
 mod report_text;
 mod session;
 mod slow_calls;
-mod watch;
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 
+use crate::output::Output;
+use crate::process_watch::{self, ProcessWatch};
+use crate::report::print;
 pub use arguments::LensArguments;
 use arguments::LensCommand;
 pub use arms::ARMS;
@@ -24,6 +26,19 @@ pub use session::LensSetup;
 pub fn run(arguments: &LensArguments) -> Result<ExitCode> {
     match &arguments.command {
         Some(LensCommand::Diff { before, after, result }) => diff::diff(before, after, result),
-        None => watch::watch(arguments),
+        None => watch(arguments),
     }
+}
+
+/// Watches running processes, and reports at the end.
+fn watch(arguments: &LensArguments) -> Result<ExitCode> {
+    let mut output = Output::open(arguments.result.output.as_deref(), Output::Stdout)?;
+    let watched = ProcessWatch {
+        select: &arguments.select,
+        duration: arguments.duration,
+        measures_toll: !arguments.lens_options.no_toll,
+    };
+    let report = process_watch::watch(&watched, vec![Box::new(arguments.lens_options.setup())])?;
+    print(&report, &arguments.result, &mut output)?;
+    Ok(ExitCode::SUCCESS)
 }

@@ -19,8 +19,8 @@ pub struct LensOptions {
     /// intervals for the estimated times
     #[arg(long)]
     sample: bool,
-    /// Also list the slowest calls of those that take at least this long (10ms, 1s): time, thread,
-    /// arguments and stacks of each
+    /// Of the calls that take at least this long (10ms, 1s), also list the slowest, each with its
+    /// time, thread, arguments and stacks
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub slower_than: Option<Duration>,
     /// Give each process, thread or command its own table

@@ -110,7 +110,7 @@ fn frames(stack: &[u64], count: u32) -> &[u64] {
 fn result(value: i64) -> String {
     match i32::try_from(-value) {
         Ok(errno @ 1..=4095) => format!("-{}", calls::display_errno(errno)),
-        // Addresses, such as mmap and brk return.
+        // An address, for example the result of mmap or brk.
         _ if !(-4095..=0xffff_ffff).contains(&value) => format!("{value:#x}"),
         _ => value.to_string(),
     }

@@ -187,7 +187,8 @@ Examples:
 // The input of a call.
 #[derive(Args)]
 pub struct CallInput {
-    /// An argument of `on call`, in the order of its parameters (decimal or 0x, may be negative)
+    /// An argument of `on call`, decimal or 0x, may be negative; repeat the option for each
+    /// parameter, in their order
     #[arg(long = "arg", value_name = "N", value_parser = argument, allow_hyphen_values = true)]
     pub arguments: Vec<u64>,
     /// Copy a file (- is stdin) into the global variable `input`, an array of bytes, and its length

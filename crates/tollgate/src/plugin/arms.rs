@@ -14,7 +14,7 @@ pub const ARMS: [ExtensionArm; 5] = [
     },
     ExtensionArm {
         name: "plugin-null",
-        description: "a plugin that does nothing when a call begins",
+        description: "an empty plugin, which runs at the beginning of each call",
         setup: || plugins(wire::PLUGIN, &[NULL]),
     },
     ExtensionArm {

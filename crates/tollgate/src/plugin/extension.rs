@@ -25,9 +25,9 @@ use crate::format::printable;
 use crate::output::print_message;
 use crate::source_file::SourceFile;
 
-/// The most lines of output that are stored, for all plugins together.
+/// The maximum number of stored lines of output, for all plugins together.
 const MAX_LINES: usize = 10_000;
-/// The most characters of a name, which is an argument of commands.
+/// The maximum length of a plugin's name in bytes. The name is an argument of commands.
 const MAX_NAME_LEN: usize = 64;
 /// Why a plugin is unlinked after its network device was removed. A new device of the same name is
 /// a different device.
@@ -36,7 +36,7 @@ const DEVICE_GONE: &str = "its network device was removed: unload the plugin and
 /// If a buffer fills by more than 1/16 in one polling interval, it is read 16 times as often.
 const EARLY_TEND_FRACTION: usize = 16;
 
-/// The limit of each map's entries in a report.
+/// The maximum number of each map's entries in a report.
 const MAX_REPORTED_ENTRIES: usize = 1000;
 
 pub struct Plugins {
@@ -66,7 +66,7 @@ struct RunningPlugin {
     read_bytes: usize,
     /// The part of `lost` that was reported.
     lost_reported: u64,
-    /// The value of `cut_short` when the plugin was linked.
+    /// How often loops of the plugin had been cut short when it was linked.
     cut_short_before: u64,
     /// Why the plugin was unlinked.
     unlink_reason: Option<String>,

@@ -1,4 +1,4 @@
-//! Problems of a plugin, as text and as documents.
+//! Problems of a plugin, as text and as JSON.
 
 use annotate_snippets::Level;
 use anyhow::{Result, bail};

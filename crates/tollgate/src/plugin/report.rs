@@ -28,7 +28,7 @@ pub struct PluginState {
     /// The number of lines by `print` and `emit` since the plugin was loaded.
     #[serde(rename = "told")]
     pub output_lines: u64,
-    /// A list omits the variables and the maps.
+    /// `None` in a list of plugins, which omits the variables and the maps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub variables: Option<Vec<VariableState>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -89,7 +89,7 @@ impl Section for PluginReport {
     }
 }
 
-/// The largest variable that is shown. Only `call` reads larger ones.
+/// The maximum size of a variable that is shown. Only `call` reads larger ones.
 const MAX_VARIABLE_BYTES: u64 = 4096;
 
 /// A plugin's variables and maps, with up to `top` of each map's entries.
@@ -158,7 +158,7 @@ impl HandlerState {
 }
 
 impl PluginState {
-    /// The line of a list.
+    /// The plugin's line in a list of plugins.
     pub fn line(&self) -> String {
         let mut hooks: Vec<_> = self.handlers.iter().map(HandlerState::title).collect();
         hooks.dedup();

@@ -18,7 +18,7 @@ use crate::output::print_message;
 use crate::report::Section;
 use crate::source_file::SourceFile;
 
-/// The tasks at whose hooks plugins run.
+/// The tasks that run the plugins at the hooks of the gate.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum PluginScope {
     Session,

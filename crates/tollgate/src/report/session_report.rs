@@ -40,8 +40,8 @@ pub struct Header {
 pub struct Toll {
     /// Calls that at least one extension has seen.
     pub calls: u64,
-    /// The median of paired differences of getppid, and its interval; `None` if it was not
-    /// measured.
+    /// The median of the paired differences between times of getppid, and its interval; `None` if
+    /// the toll was not measured.
     pub ns_per_call: Option<f64>,
     pub low: Option<f64>,
     pub high: Option<f64>,

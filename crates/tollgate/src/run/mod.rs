@@ -1,29 +1,23 @@
 //! `tollgate run`: runs a command through the gate, and reports when it ends.
 
 mod arguments;
-mod find_program;
 
-use std::ffi::{CString, OsString};
-use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
-use kernel::process::{Credentials, GatedCommand};
+use anyhow::{Result, bail};
 use kernel::signals::Dispositions;
 
-use crate::exit_status;
+use crate::command::{self, find_program, refusal, refuse};
 use crate::extension::ExtensionSetup;
 use crate::guard::GuardSetup;
 use crate::lens::LensSetup;
 use crate::output::{Output, print_message};
 use crate::plugin::{self, PluginSetup};
 use crate::report::print;
-use crate::session_runner::{SessionEnd, SessionRunner};
+use crate::session_runner::SessionRunner;
 use crate::source_file::SourceFile;
 use crate::user;
 pub use arguments::RunArguments;
-use find_program::{find_program, refusal, refuse};
 
 pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
     let mut output = Output::open(arguments.result.output.as_deref(), Output::Stderr)?;
@@ -42,7 +36,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
     let has_others = arguments.guard.mode.is_some() || !plugins.is_empty();
     if arguments.service.is_some() && !arguments.lens && !has_others {
         join(&arguments.service)?;
-        let error = command(program, arguments, identity, Dispositions::take_over())?.execute();
+        let error = command::gated(program, words, identity, Dispositions::take_over())?.execute();
         return refuse(&words[0], refusal(&error));
     }
     // If Tollgate keeps running beside the command, its own work must not be charged to the
@@ -53,35 +47,18 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
     };
     let mut runner = SessionRunner::start(extensions(arguments, plugins)?)?;
     runner.prepare_command(&program, words)?;
-    // Signals are taken over only now, because Ctrl-C is for Tollgate until the command exists.
-    let signals = Dispositions::take_over();
-    let command = command(program, arguments, identity, signals)?;
-    runner.begin()?;
-    join(&arguments.service)?;
-    let mut child = {
-        let _pending = runner.pending_children()?;
-        command.spawn()?
-    };
+    let child = command::start(&mut runner, program, words, identity, || join(&arguments.service))?;
     // The command runs already, so Tollgate continues even if the daemon has ended.
     let _ = join(&own_service);
-    if let Some(error) = child.exec_error() {
-        child.reap()?;
-        runner.cancel()?;
-        return refuse(&words[0], refusal(&error));
-    }
-    while !child.ended_within(runner.deadline(), runner.descriptor()) {
-        runner.tend()?;
-    }
-    let (status, usage) = child.reap()?;
-    let exit = exit_status::of_command(status);
-    let ending = SessionEnd {
-        command: words.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
-        exit: Some(exit),
-        user_ns: Some(usage.user_ns),
-        system_ns: Some(usage.system_ns),
-        notes: Vec::new(),
-        measures_toll: !arguments.lens_options.no_toll,
+    let child = match child {
+        Ok(child) => child,
+        Err(refused) => {
+            runner.cancel()?;
+            return Ok(refused);
+        }
     };
+    let measures_toll = !arguments.lens_options.no_toll;
+    let (ending, exit) = command::wait(&mut runner, child, words, measures_toll)?;
     let report = runner.finish(ending)?;
     // The command's status matters more than a report that has no reader any more.
     if let Err(error) = print(&report, &arguments.result, &mut output) {
@@ -116,31 +93,4 @@ fn extensions(
         extensions.push(Box::new(PluginSetup::of_command(plugins, top, has_guard)?));
     }
     Ok(extensions)
-}
-
-fn command(
-    program: PathBuf,
-    arguments: &RunArguments,
-    identity: Option<Credentials>,
-    signals: Dispositions,
-) -> Result<GatedCommand> {
-    Ok(GatedCommand::new(
-        c_string(program.into_os_string())?,
-        arguments.command.iter().cloned().map(c_string).collect::<Result<_>>()?,
-        std::env::vars_os()
-            .map(|(key, value)| c_string(join(key, value)))
-            .collect::<Result<_>>()?,
-        identity,
-        signals,
-    ))
-}
-
-fn c_string(text: OsString) -> Result<CString> {
-    CString::new(text.into_vec()).context("an argument of the command contains a NUL byte")
-}
-
-fn join(mut key: OsString, value: OsString) -> OsString {
-    key.push("=");
-    key.push(value);
-    key
 }

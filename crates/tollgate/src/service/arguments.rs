@@ -37,8 +37,8 @@ pub enum ServiceCommand {
 ///
 /// The change is atomic: each event is decided either by the old rules or by the new ones. A
 /// service keeps its usage if the new file has a service of the same name. The threads and the
-/// usage of a removed service go to its nearest remaining parent. The new rules are then applied to
-/// all running threads, except those that are working on behalf of another service at that time.
+/// usage of a removed service go to its nearest remaining ancestor. The new rules are then applied
+/// to all running threads, except those that are working on behalf of another service at that time.
 #[derive(Args)]
 pub struct ApplyArguments {
     /// The file; - is stdin (default: the daemon rereads the file that it was started with)
@@ -47,7 +47,7 @@ pub struct ApplyArguments {
     pub socket: SocketOption,
 }
 
-/// List the services with the numbers of processes and threads that work for each now
+/// List the services, and how many processes and threads currently work for each
 #[derive(Args)]
 pub struct ServiceListArguments {
     /// List only this service, with its threads and the reason for each; `shared` has the threads
@@ -167,7 +167,8 @@ pub struct ChangeArguments {
     /// Maximum number of IPv4 and IPv6 sockets
     #[arg(long, value_name = "N", value_parser = setting(|text| parse_count(text, &SOCKETS)))]
     pub sockets_max: Option<LimitSetting>,
-    /// Maximum number of connected TCP sockets
+    /// Maximum number of open TCP connections that the service itself has opened; accepted ones do
+    /// not count
     #[arg(long, value_name = "N", value_parser = setting(|text| parse_count(text, &SOCKETS)))]
     pub connections_max: Option<LimitSetting>,
     /// Maximum bytes sent per second: 500K, 10M
@@ -205,7 +206,7 @@ Examples:
   tollgate service limit shop --connections-max 100 --over-limit ECONNREFUSED
   tollgate service limit shop --cpu-max none";
 
-/// Check a file of services and rules, and show them in the order in which they decide
+/// Check a file of services and rules, and show the rules in the order of their precedence
 ///
 /// Nothing is activated, and root is not needed. All problems that can be detected are reported at
 /// once, with line and column; the exit status is then 125.
@@ -236,8 +237,7 @@ Conditions (a rule has at least one, unless it has adopts-peer or starts-below; 
   user     name or number of the effective user
   unit     systemd's unit: nginx.service
   cgroup   path of the control group, or of one of its ancestors, without /sys/fs/cgroup
-  service  the service that the thread works for; if a rule started that service, the service
-           below which it was started
+  service  the service that the thread works for; for a service that a rule started, its parent
   listen   local address of the connection: 127.0.0.1:80, [::1]:80, :80, 127.0.0.1, /run/a.sock,
            @name
   client   address or network of the peer: 10.0.0.0/8
@@ -250,7 +250,7 @@ Limits of a service together with all its children:
   memory-max = "512M"
   tasks-max = 100               processes and threads
   sockets-max = 1000            IPv4 and IPv6 sockets
-  connections-max = 100         TCP connections that it has opened
+  connections-max = 100         open TCP connections that the service itself has opened
   network-max = "10M"           bytes sent per second
   over-limit-errno = "EMFILE"   what a call for one more socket or connection returns (default:
                                 EAGAIN), or
@@ -261,7 +261,7 @@ Actions (a rule has exactly one):
   belongs-to = "NAME"              the thread works for this service
   inherits = true                  it keeps the service that it has
   adopts-peer = true               it works for the service of its peer
-  starts-below = "NAME", each = "user" (unit, exe, client)
+  starts-below = "NAME", each = "user" (or "unit", "exe", "client")
                                    a new service below this one is started for each user
 
 `on` lists the events at which a rule is applied: one or more of "fork", "exec", "found" (the

@@ -70,7 +70,7 @@ impl ExtensionSetup for RulesAlone {
 #[cfg(test)]
 mod tests {
     use super::super::extension::mask;
-    use super::super::rule_problems::parsed;
+    use super::super::rule_file::parsed;
     use super::*;
 
     #[test]

@@ -9,12 +9,14 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use serde::Serialize;
 use serde_json::Value;
-use service::{AtEnd, Id, Problem, Rule, RuleEvent, RuleFile};
+use service::{AtEnd, Id, Rule, RuleEvent, RuleFile};
+use toml_reader::Problem;
 
 use super::arguments::ServiceCheckArguments;
 use super::render;
-use super::rule_problems::{KIND, RuleProblem, excerpt};
+use super::rule_file::KIND;
 use super::system_host::SystemHost;
+use crate::file_problems::{FileProblem, excerpt};
 use crate::format::{and_more, number_of, printable};
 use crate::output::{Output, print_message};
 use crate::source_file::SourceFile;
@@ -25,7 +27,7 @@ use crate::source_message::sanitized;
 struct ServiceCheckReport<'a> {
     schema: &'static str,
     file: &'a str,
-    problems: Vec<RuleProblem<'a>>,
+    problems: Vec<FileProblem<'a>>,
     services: Vec<CheckedService<'a>>,
     /// In order of precedence.
     rules: Vec<RuleRow<'a>>,
@@ -121,7 +123,7 @@ fn report<'a>(
     ServiceCheckReport {
         schema: "tollgate.service.check/1",
         file: &source.name,
-        problems: problems.map(|problem| RuleProblem::new(problem, source)).collect(),
+        problems: problems.map(|problem| FileProblem::new(problem, source)).collect(),
         services: services.collect(),
         rules: rules.collect(),
         look_ups: look_ups.collect(),

@@ -14,7 +14,7 @@ use super::requests::{
     ExplainedEnd, ExplainedRule, ExplainedThread, Explanation, List, RequestedTask, RuleText,
     ServiceReport, ServiceRequest, SocketExplanation, SocketProcess,
 };
-use super::rule_problems::{KIND, parsed};
+use super::rule_file::{KIND, parsed};
 use crate::daemon_client::request_one;
 use crate::format::{and_more, count, duration, number_of, printable, share, span};
 use crate::options::SocketOption;
@@ -255,15 +255,15 @@ fn sentence(thread: &ExplainedThread) -> String {
         "several" => {
             format!("because it replied to one service while working for another {ago} ago")
         }
-        "asked" => format!("since its parent forked it at the request of a signal {ago} ago{by}"),
+        "asked" => format!("since its parent forked it {ago} ago because of a signal{by}"),
         "assigned" => format!("since it was assigned {ago} ago"),
         "limit" => {
             format!("because its own service reached its limit of sockets or connections {ago} ago")
         }
         "io_uring" => {
-            format!("because it has used io_uring, whose work cannot be followed, since {ago} ago")
+            format!("because it began to use io_uring {ago} ago, whose work cannot be followed")
         }
-        _ => format!("since {ago} ago{by}"),
+        _ => format!("for {ago}{by}"),
     };
     format!("{} {}: works for {}, {why}", thread.tid, thread.command, thread.service)
 }

@@ -22,7 +22,7 @@ use super::registry::ServiceRegistry;
 use super::requests::{
     LimitChange, LimitReport, RequestedTask, RuleText, ServiceReport, ServiceRequest, ServiceRow,
 };
-use super::rule_problems::{KIND, parsed};
+use super::rule_file::{KIND, parsed};
 use super::wire_rules::wire_ruleset;
 use crate::extension::LossReader;
 use crate::output::log_message;
@@ -75,8 +75,8 @@ pub struct Services {
 
 /// Two periods of quotas, so that one interval covers more than one time slice of a thread.
 const BALANCE_INTERVAL: Duration = Duration::from_millis(200);
-/// Pause for each microsecond that balancing takes, so that it uses at most a fiftieth of a
-/// processor.
+/// The minimum interval between two balancings, for each microsecond that the first one takes. With
+/// it, balancing uses at most a fiftieth of a processor.
 const BALANCE_COST_FACTOR: Duration = Duration::from_micros(50);
 
 impl Services {

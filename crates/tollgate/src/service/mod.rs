@@ -16,7 +16,7 @@ mod metrics;
 mod registry;
 mod render;
 mod requests;
-mod rule_problems;
+mod rule_file;
 mod session;
 mod system_host;
 mod top;

@@ -1,5 +1,5 @@
-//! The numbers of services on the kernel side. A name keeps its number as long as each new rule
-//! file has it.
+//! The numbers of services on the kernel side. A service keeps its number as long as each new rule
+//! file has a service of the same name.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -68,7 +68,7 @@ pub struct LimitChange {
     pub over_limit: Option<String>,
 }
 
-/// A value in the unit of the limit, or no limit of its own.
+/// A new value in the unit of the limit, or `None` to remove the service's own limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LimitSetting {

@@ -9,7 +9,7 @@ use kernel::session::SessionOptions;
 use super::extension::{Services, mask};
 use super::metrics::service_metrics;
 use super::requests::REQUEST_KEY;
-use super::rule_problems::{KIND, parsed};
+use super::rule_file::{KIND, parsed};
 use crate::extension::{Extension, ExtensionSetup, Losses, Request, SessionContext};
 use crate::output::log_message;
 use crate::source_file::SourceFile;

@@ -240,7 +240,7 @@ mod tests {
         let (mut one, other) = (of(1500, 1400, 3, 5000), begun.clone());
         one.merge_after(&other, &begun.counts()).expect("alike");
         assert_eq!(one.counts(), of(1500, 1400, 3, 5000).counts());
-        // The other one has been normalized: it freezes only after it has learned something new.
+        // The other one has been normalized, which reset its training counters.
         let (mut one, other) = (of(1500, 900, 3, 5000), of(0, 0, 0, 5000));
         one.merge_after(&other, &begun.counts()).expect("alike");
         assert!(one.trained == 1500 && one.changed_at == 900, "{:?}", one.counts());

@@ -13,8 +13,8 @@ pub use digest::Digest;
 pub use format::FormatError;
 pub use merge::{BaselineCounters, Gain};
 
-/// A symbol of the kernel side has 7 bits. Two of its 128 values are reserved: 0 is no call, and
-/// 127 is any further call.
+/// A symbol of the kernel side has 7 bits. Two of its 128 values are reserved: 0 stands for no
+/// call, and 127 for any further call.
 pub const MAX_CALLS: usize = 126;
 /// Stands for a call that was first made when all symbols were in use.
 pub const ANY_OTHER: u8 = 127;
@@ -143,7 +143,7 @@ impl Baseline {
     }
 
     /// Adds all training data to the normal data (pH's start_normal). What was normal before stays
-    /// normal, even if the training data has since been wiped (above the tolerize limit).
+    /// normal, even if the training data has since been wiped, as happens above the tolerize limit.
     pub fn normalize(&mut self) {
         for pair in &mut self.pairs {
             pair.learned |= pair.normal;

@@ -105,7 +105,9 @@ fn state(it: &Baseline, now: u64) -> String {
 fn stability_text(it: &Baseline, now: u64) -> String {
     let trained = count(it.trained);
     match it.ratio() {
-        None if it.trained == 0 => "no calls since training began".into(),
+        None if it.trained == 0 => {
+            "no training calls since the baseline became normal or was wiped".into()
+        }
         None => format!("nothing new in {trained} training calls"),
         Some(ratio) => format!(
             "{ratio:.1}: {trained} training calls; call {} was the last that taught something new \
@@ -186,7 +188,7 @@ mod tests {
         assert_eq!(stability_text(&normal, NOW), "nothing new in 1,234 training calls");
         assert_eq!(
             stability_text(&Baseline { trained: 0, ..normal }, NOW),
-            "no calls since training began"
+            "no training calls since the baseline became normal or was wiped"
         );
     }
 

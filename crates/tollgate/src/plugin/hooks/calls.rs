@@ -11,7 +11,7 @@ use kernel::wire;
 
 use super::parts::{OffsetSource, field, observing_spec};
 
-/// The most arguments of a call.
+/// The maximum number of arguments of a call.
 const ARGUMENTS: usize = 6;
 // struct pt_regs, arch/x86/include/uapi/asm/ptrace.h
 const ORIG_AX: u16 = 120;
@@ -155,7 +155,7 @@ fn is_compat(machine: OffsetSource, abi: Abi) -> Result<FieldCondition, HookErro
     Ok(FieldCondition { source: FieldSource::task(&[at], 4), mask: TS_COMPAT, equals: is })
 }
 
-/// The sources of the fields, in their order.
+/// The sources of the fields, in the order of the fields.
 fn sources(
     is_exit: bool,
     abi: Abi,

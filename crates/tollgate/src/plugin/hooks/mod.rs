@@ -85,7 +85,7 @@ fn one<'a>(selected: &'a [String], what: &str) -> Result<&'a str, HookError> {
     }
 }
 
-/// A timer, with an interval that the kernel can keep.
+/// The specification of a timer. Fails if the interval is too short for the kernel to keep up.
 fn timer(every: &str) -> Result<HookSpec, HookError> {
     const MIN_TIMER_US: u128 = 100;
     match kernel::plugin::interval(every) {

@@ -1,4 +1,4 @@
-//! The cgroups of all services that have limits for them, in all hierarchies.
+//! The cgroups of all services whose limits need cgroups, in all hierarchies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -89,7 +89,8 @@ fn tear_down(hierarchies: &[Hierarchy], kept: &[ServiceCgroup]) -> Result<()> {
 }
 
 impl ServiceCgroups {
-    /// The hierarchies of these cgroups, which no other Tollgate process may change from now on.
+    /// Returns the hierarchies of these cgroups. From now on, no other Tollgate process may have
+    /// cgroups for services.
     pub fn reserve(&mut self, wanted: &[(u16, ServiceCgroup)]) -> Result<Vec<Hierarchy>> {
         let hierarchies = Hierarchy::required(wanted.iter().map(|(_, cgroup)| &cgroup.limits))?;
         if self.lock.is_none() && !wanted.is_empty() {

@@ -34,9 +34,9 @@ pub struct FairShare {
     set: BTreeMap<u16, u32>,
 }
 
-/// Shares can be out of balance only if there are two processors or more. With two, a service on
-/// one of them contends with half of another service's weight. If its own weight is multiplied by
-/// eight, it gets 16/17 of its processor.
+/// Shares can be out of balance only if there are two processors or more. With two, a service that
+/// uses one of them contends there with half of the weight of a service that uses both. If both
+/// services have the same weight, this factor gives the first one 16/17 of its processor.
 const MAX_FACTOR: f64 = 8.0;
 const STEP: f64 = 1.5;
 /// Factor of the slower decrease when a service has exactly its share.

@@ -214,8 +214,9 @@ impl Hierarchy {
         self.make_cgroup(&top)?;
         self.delegate_controllers(&top)?;
         if self.controllers.contains(&Controller::Cpu) {
-            // The weight of all services together, so that each service has the same part as a
-            // sibling of this cgroup with the same weight.
+            // The top cgroup gets the sum of the weights of the services directly below it. Each of
+            // them then has the same share as a sibling of the top cgroup with the service's
+            // weight.
             let weights = cgroups.iter().filter(|cgroup| !cgroup.path.contains('/'));
             let weights = weights.map(|cgroup| cgroup.limits.cpu_weight.unwrap_or(WEIGHT));
             let weight = weights.sum::<u32>().clamp(1, MAX_WEIGHT);

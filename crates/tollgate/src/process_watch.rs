@@ -1,7 +1,6 @@
-//! `tollgate lens` without a subcommand: watches running processes.
+//! Watches running processes in a session.
 
 use std::collections::BTreeSet;
-use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -10,11 +9,11 @@ use kernel::losses::LOSS_REASONS;
 use kernel::process::wait_readable;
 use kernel::wire;
 
-use super::arguments::LensArguments;
+use crate::extension::ExtensionSetup;
 use crate::format::number_of;
-use crate::output::{Output, print_message};
-use crate::process_selection;
-use crate::report::print;
+use crate::output::print_message;
+use crate::process_selection::{self, Select};
+use crate::report::Report;
 use crate::session_runner::{SessionEnd, SessionRunner, TEND_INTERVAL};
 
 /// How often to search for new processes (`--comm`, `--cgroup`, `--unit`).
@@ -22,19 +21,29 @@ const REFRESH_INTERVAL: Duration = Duration::from_millis(500);
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Gates the selected processes and reports at the end.
-pub fn watch(arguments: &LensArguments) -> Result<ExitCode> {
-    let select = &arguments.select;
+/// Which processes to watch, and for how long.
+pub struct ProcessWatch<'a> {
+    pub select: &'a Select,
+    /// `None`: until an interrupt.
+    pub duration: Option<Duration>,
+    pub measures_toll: bool,
+}
+
+/// Gates the selected processes in a session with these extensions. Returns the report at the end.
+pub fn watch(
+    watched: &ProcessWatch<'_>,
+    extensions: Vec<Box<dyn ExtensionSetup>>,
+) -> Result<Report> {
+    let select = watched.select;
     if select.is_empty() {
         bail!(
             "select the processes to watch: -p PID, --comm NAME, --cgroup PATH, --unit UNIT or \
             --all"
         );
     }
-    let mut output = Output::open(arguments.result.output.as_deref(), Output::Stdout)?;
     let named = process_selection::by_pid(select)?;
     process_selection::warn_missing_cgroups(select);
-    let mut runner = SessionRunner::start(vec![Box::new(arguments.lens_options.setup())])?;
+    let mut runner = SessionRunner::start(extensions)?;
     kernel::signals::on_interrupt(&INTERRUPTED)?;
     if select.all {
         runner.gate_new_processes();
@@ -65,14 +74,14 @@ pub fn watch(arguments: &LensArguments) -> Result<ExitCode> {
         );
     }
     runner.begin()?;
-    let time = arguments.duration.map_or(String::new(), |time| format!(" for {time:?}"));
+    let time = watched.duration.map_or(String::new(), |time| format!(" for {time:?}"));
     let _ = print_message(&match attached.len() {
         0 => format!(
             "tollgate: no process matches yet; watching for later ones{time}; Ctrl-C ends the watch"
         ),
         n => format!("tollgate: watching {}{time}; Ctrl-C ends the watch", number_of(n, "process")),
     });
-    run_until_done(arguments, &mut runner, &mut attached)?;
+    run_until_done(watched, &mut runner, &mut attached)?;
     let mut notes = Vec::new();
     if attached.is_empty() {
         notes.push("no process matched; Tollgate polled twice a second".into());
@@ -89,11 +98,9 @@ pub fn watch(arguments: &LensArguments) -> Result<ExitCode> {
         user_ns: None,
         system_ns: None,
         notes,
-        measures_toll: !arguments.lens_options.no_toll,
+        measures_toll: watched.measures_toll,
     };
-    let report = runner.finish(ending)?;
-    print(&report, &arguments.result, &mut output)?;
-    Ok(ExitCode::SUCCESS)
+    runner.finish(ending)
 }
 
 /// Attaches those of the found processes that are not attached yet. Returns how many processors
@@ -116,13 +123,13 @@ fn attach(
 
 /// Tends the session until the time of `--for` has passed, an interrupt comes, or no task is left.
 fn run_until_done(
-    arguments: &LensArguments,
+    watched: &ProcessWatch<'_>,
     runner: &mut SessionRunner,
     attached: &mut BTreeSet<u32>,
 ) -> Result<()> {
-    let select = &arguments.select;
+    let select = watched.select;
     let waits_for_more = select.all || select.is_dynamic();
-    let end = arguments.duration.map(|duration| Instant::now() + duration);
+    let end = watched.duration.map(|duration| Instant::now() + duration);
     let mut last_refresh = Instant::now();
     while !INTERRUPTED.load(Ordering::Relaxed) {
         let left = end.map_or(TEND_INTERVAL, |end| {

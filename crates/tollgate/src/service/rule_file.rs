@@ -1,65 +1,19 @@
-//! Problems of a rule file, as text and as JSON.
+//! Parses rule files of services.
 
-use annotate_snippets::Level;
-use anyhow::{Result, anyhow};
-use serde::Serialize;
-use service::{Problem, RuleFile};
+use anyhow::Result;
+use service::RuleFile;
 
 use super::system_host::SystemHost;
-use crate::format::{number_of, printable};
+use crate::file_problems;
 use crate::source_file::SourceFile;
-use crate::source_message::{SourceMessage, sanitized};
 
 /// The kind of file, in messages.
 pub const KIND: &str = "file of services";
 
 /// Parses a rule file. Fails with the problems if there are any.
 pub fn parsed(source: &SourceFile) -> Result<RuleFile> {
-    /// Enough to fill a screen.
-    const MAX_SHOWN: usize = 5;
-    service::parse(&source.text, &SystemHost::default()).map_err(|problems| {
-        let shown = sanitized(&source.text);
-        let excerpts: String = problems
-            .iter()
-            .take(MAX_SHOWN)
-            .map(|problem| excerpt(problem, &source.name, &shown))
-            .collect();
-        anyhow!(
-            "{} has {}:\n{excerpts}",
-            printable(&source.name),
-            number_of(problems.len(), "problem")
-        )
-    })
-}
-
-#[derive(Serialize)]
-pub struct RuleProblem<'a> {
-    line: usize,
-    column: usize,
-    message: &'a str,
-    help: Option<&'a str>,
-    /// The line of a related position.
-    other_line: Option<usize>,
-}
-
-impl<'a> RuleProblem<'a> {
-    pub fn new(problem: &'a Problem, source: &SourceFile) -> Self {
-        let (line, column) = source.line_and_column(problem.span.start);
-        let other_line = problem.other.as_ref().map(|(span, _)| source.line(span.start));
-        Self { line, column, message: &problem.message, help: problem.help.as_deref(), other_line }
-    }
-}
-
-pub fn excerpt(problem: &Problem, name: &str, text: &str) -> String {
-    let finding = SourceMessage {
-        level: Level::Error,
-        span: &problem.span,
-        label: None,
-        other: problem.other.as_ref().map(|(span, why)| (span, why.as_str())),
-        message: &problem.message,
-        help: problem.help.as_deref(),
-    };
-    finding.render_message(name, text)
+    service::parse(&source.text, &SystemHost::default())
+        .map_err(|problems| file_problems::error(source, &problems))
 }
 
 #[cfg(test)]
@@ -69,6 +23,8 @@ mod tests {
     use proptest::sample::select;
 
     use super::*;
+    use crate::file_problems::{FileProblem, excerpt};
+    use crate::source_message::sanitized;
 
     /// Has an instance of everything that a rule file may contain.
     const FILE: &str = r#"
@@ -148,7 +104,7 @@ adopts-peer = true
         assert!(!problems.is_empty());
         let shown = sanitized(text);
         for problem in &problems {
-            let row = RuleProblem::new(problem, &source);
+            let row = FileProblem::new(problem, &source);
             assert!(row.line >= 1 && row.column >= 1 && row.line <= 1 + text.matches('\n').count());
             assert!(excerpt(problem, "fuzz", &shown).contains("error"));
         }

@@ -1,0 +1,93 @@
+//! Runs a command in a session.
+
+mod find_program;
+
+use std::ffi::{CString, OsString};
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use kernel::process::{Child, Credentials, GatedCommand};
+use kernel::signals::Dispositions;
+
+use crate::exit_status;
+use crate::session_runner::{SessionEnd, SessionRunner};
+pub use find_program::{find_program, refusal, refuse};
+
+/// Starts a command in a session. The session's extensions must have been prepared for the command.
+/// `before` is called just before the command's process is created. Fails with an exit status if
+/// the program cannot be executed.
+pub fn start(
+    runner: &mut SessionRunner,
+    program: PathBuf,
+    words: &[OsString],
+    identity: Option<Credentials>,
+    before: impl FnOnce() -> Result<()>,
+) -> Result<Result<Child, ExitCode>> {
+    // Signals are taken over only now, because Ctrl-C is for Tollgate until the command exists.
+    let command = gated(program, words, identity, Dispositions::take_over())?;
+    runner.begin()?;
+    before()?;
+    let mut child = {
+        let _pending = runner.pending_children()?;
+        command.spawn()?
+    };
+    if let Some(error) = child.exec_error() {
+        child.reap()?;
+        return Ok(Err(refuse(&words[0], refusal(&error))?));
+    }
+    Ok(Ok(child))
+}
+
+/// Tends the session until the command has ended. Returns what the report needs, and the command's
+/// exit status.
+pub fn wait(
+    runner: &mut SessionRunner,
+    child: Child,
+    words: &[OsString],
+    measures_toll: bool,
+) -> Result<(SessionEnd, i32)> {
+    while !child.ended_within(runner.deadline(), runner.descriptor()) {
+        runner.tend()?;
+    }
+    let (status, usage) = child.reap()?;
+    let exit = exit_status::of_command(status);
+    let ending = SessionEnd {
+        command: words.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        exit: Some(exit),
+        user_ns: Some(usage.user_ns),
+        system_ns: Some(usage.system_ns),
+        notes: Vec::new(),
+        measures_toll,
+    };
+    Ok((ending, exit))
+}
+
+/// The command as the kernel crate starts it.
+pub fn gated(
+    program: PathBuf,
+    words: &[OsString],
+    identity: Option<Credentials>,
+    signals: Dispositions,
+) -> Result<GatedCommand> {
+    Ok(GatedCommand::new(
+        c_string(program.into_os_string())?,
+        words.iter().cloned().map(c_string).collect::<Result<_>>()?,
+        std::env::vars_os()
+            .map(|(key, value)| c_string(join(key, value)))
+            .collect::<Result<_>>()?,
+        identity,
+        signals,
+    ))
+}
+
+fn c_string(text: OsString) -> Result<CString> {
+    CString::new(text.into_vec()).context("an argument of the command contains a NUL byte")
+}
+
+fn join(mut key: OsString, value: OsString) -> OsString {
+    key.push("=");
+    key.push(value);
+    key
+}

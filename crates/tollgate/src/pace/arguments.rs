@@ -1,0 +1,145 @@
+//! The command line of `tollgate pace`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use crate::options::{ResultOptions, duration};
+use crate::process_selection::Select;
+
+#[derive(Args)]
+pub struct PaceCommandLine {
+    #[command(subcommand)]
+    pub command: PaceCommand,
+}
+
+#[derive(Subcommand)]
+pub enum PaceCommand {
+    Watch(WatchArguments),
+    Levels(LevelsArguments),
+    Simulate(SimulateArguments),
+}
+
+/// Find the tasks of programs, and report whether lower speeds would save energy
+///
+/// No speed is changed. A rule names calls, and a task begins when one of them returns. The task
+/// ends when all threads that work on it sleep, or when the next task begins. Programs can also
+/// begin and end their tasks themselves (docs/pace.md). The report has the work of each type of
+/// task, how long its tasks took, and how many missed the deadline. It compares policies as
+/// `tollgate pace simulate` does, on the levels of this machine or, if these are not known, on all
+/// built-in sets.
+#[derive(Args)]
+#[command(after_long_help = WATCH_EXAMPLES)]
+pub struct WatchArguments {
+    /// Read the rules by which tasks begin from this file (default: input, events, timers and
+    /// messages, with a deadline of 50 ms; see examples/tasks.toml)
+    #[arg(long, value_name = "FILE")]
+    pub rules: Option<PathBuf>,
+    /// Compare the policies on this set of levels, a built-in one or a file; may be repeated
+    /// (default: the levels of this machine, or else all built-in sets)
+    #[arg(long, value_name = "LEVELS")]
+    pub levels: Vec<String>,
+    /// Write the tasks to this file, for `tollgate pace simulate`
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+    #[command(flatten)]
+    pub select: Select,
+    /// Watch for this long (10s, 500ms, 2m; default: until Ctrl-C)
+    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+    pub duration: Option<Duration>,
+    #[command(flatten)]
+    pub result: ResultOptions,
+    /// A command to run and watch, and its arguments
+    #[arg(last = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+const WATCH_EXAMPLES: &str = "\
+Examples:
+  tollgate pace watch -- chocolate-doom -iwad freedoom1.wad -timedemo demo1
+  tollgate pace watch --rules web.toml --trace requests.jsonl --comm php-fpm --for 1m
+  tollgate pace simulate --levels rk3399-a72 --plot pictures requests.jsonl";
+
+/// Show the speeds of a processor, and which of them are worthwhile
+///
+/// A speed is worthwhile if it needs less power than every mix of other speeds and idle time with
+/// the same average speed. Pacing can save energy only if at least two speeds are worthwhile. The
+/// efficiency of a speed is the part of the power that it saves compared with the best such mix.
+#[derive(Args)]
+#[command(after_help = LEVELS_HELP)]
+pub struct LevelsArguments {
+    /// Built-in sets of levels or files (default: the levels of this machine)
+    #[arg(value_name = "LEVELS")]
+    pub levels: Vec<String>,
+    /// Print one JSON document instead of text
+    #[arg(long)]
+    pub json: bool,
+    /// Write the result to this file; - is stdout, the default
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+/// Show how many deadlines of recorded tasks each policy of speeds would have missed, and how much
+/// energy it would have used
+///
+/// The first half of the tasks trains the policies, and the second half is judged: how many tasks
+/// would have missed their deadlines, and how much energy they would have used. The tasks are
+/// replayed on one processor, one after the other. The energy is modelled from the power of the
+/// levels, and counts what a task uses beyond an idle processor. The policies are:
+///
+/// fastest: always the fastest speed; ondemand, conservative, schedutil: the formulas of Linux's
+/// governors; flat: the slowest constant speed at which the target's share of the tasks should end
+/// by the deadline; pace: the sequence of speeds with the least expected energy; four-steps: a
+/// sequence of speeds by the paper's own four steps; clairvoyant: knows the work of each task in
+/// advance, which no real policy can.
+///
+/// Root is not needed, and no speed is changed.
+#[derive(Args)]
+#[command(after_long_help = SIMULATE_HELP)]
+pub struct SimulateArguments {
+    /// Traces of tasks, in JSON Lines; - is stdin
+    #[arg(required = true, value_name = "TRACE")]
+    pub traces: Vec<PathBuf>,
+    /// A built-in set of levels or a file; may be repeated (default: all built-in sets)
+    #[arg(long, value_name = "LEVELS")]
+    pub levels: Vec<String>,
+    /// Write one picture (SVG) for each type and set of levels to this folder
+    #[arg(long, value_name = "FOLDER")]
+    pub plot: Option<PathBuf>,
+    /// Print one JSON document instead of text
+    #[arg(long)]
+    pub json: bool,
+    /// Write the result to this file; - is stdout, the default
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+const LEVELS_HELP: &str = "\
+Built-in sets of levels:
+  rightspeed      the example of the paper: 300, 500 and 700 MHz
+  pentium-m-1600  Intel Pentium M, 600 to 1,600 MHz, a laptop of 2003
+  rk3399-a53      Arm Cortex-A53, 408 to 1,512 MHz
+  rk3399-a72      Arm Cortex-A72, 408 to 2,016 MHz
+
+A file of levels:
+  name = \"my board\"
+  source = \"measured at the 5 V input\"
+  idle-watts = 0.4
+  level = [
+      { mhz = 600, watts = 0.9 },
+      { mhz = 1200, watts = 2.1 },
+  ]";
+
+const SIMULATE_HELP: &str = "\
+A trace has one JSON object on each line. The first one has the types of tasks (here on two lines),
+and each of the others is a task: its type, when it began (s), and its work (cycles):
+  {\"schema\":\"tollgate.pace.trace/1\",
+   \"types\":[{\"name\":\"frame\",\"deadline_ms\":28.6,\"target\":0.95}]}
+  {\"type\":0,\"begin_s\":0.0,\"cycles\":9500000}
+  {\"type\":0,\"begin_s\":0.0286,\"cycles\":12300000}
+
+Examples:
+  tollgate pace simulate frames.jsonl
+  tollgate pace simulate --levels rk3399-a72 --levels my-board.toml --plot pictures frames.jsonl";

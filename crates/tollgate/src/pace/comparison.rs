@@ -1,0 +1,239 @@
+//! Compares the policies on recorded tasks, for each set of levels.
+
+use std::thread;
+
+use ::pace::{
+    DistributionModel, Estimator, LevelFile, Replay, SampleSelection, ScheduleRule, TraceTask,
+    TypeKnowledge, WorkCurve, choose_estimator, replay,
+};
+use indicatif::{ProgressBar, ProgressStyle};
+use stats::bootstrap::quotient_of_sums;
+use stats::interval::share_interval;
+
+use super::level_set::{self, LevelRow};
+use super::policy::PolicyName;
+use super::simulate_report::{
+    LevelSetReport, PaceVerdict, PolicyRow, ReportedInterval, SCHEMA, SimulateReport, TypeReport,
+    VerdictKind, Work,
+};
+use super::trace_file::{Trace, TraceType};
+
+const CONFIDENCE: f64 = 0.95;
+/// RightSpeed met its targets within 1.5 percentage points (abstract of the paper). A policy that
+/// does so counts as meeting the target.
+const TARGET_TOLERANCE: f64 = 0.015;
+/// Any seed would do; a fixed one gives the same intervals in each run.
+const SEED: u64 = 1;
+/// The selections from which the estimator of a type is chosen. The paper does not say which one
+/// RightSpeed uses; 0.95 is PACE's factor for aged samples.
+const SELECTIONS: [SampleSelection; 4] = [
+    SampleSelection::All,
+    SampleSelection::Recent(30),
+    SampleSelection::LongShort,
+    SampleSelection::Aged(0.95),
+];
+/// An estimator is chosen by at most this many tasks of a type, which takes some seconds.
+const MAX_CHOICE_TASKS: usize = 5000;
+const MODELS: [DistributionModel; 5] = [
+    DistributionModel::Samples,
+    DistributionModel::Histogram,
+    DistributionModel::Gamma,
+    DistributionModel::Normal,
+    DistributionModel::Kernel,
+];
+
+/// What each policy would have met and used on each set of levels.
+pub fn compare(sets: &[LevelFile], trace: &Trace) -> SimulateReport {
+    report(&simulated(sets, trace), trace)
+}
+
+/// The report of the simulated sets.
+pub fn report(simulated: &[SimulatedSet], trace: &Trace) -> SimulateReport {
+    SimulateReport { schema: SCHEMA, sets: simulated.iter().map(|set| set.report(trace)).collect() }
+}
+
+/// All policies on each set of levels. The sets are simulated at the same time.
+pub fn simulated<'sets>(sets: &'sets [LevelFile], trace: &Trace) -> Vec<SimulatedSet<'sets>> {
+    let progress = progress_bar(sets.len() * (trace.types.len() + PolicyName::ALL.len()));
+    let simulated = thread::scope(|scope| {
+        let threads: Vec<_> = sets
+            .iter()
+            .map(|set| scope.spawn(|| SimulatedSet::new(set, trace, &progress)))
+            .collect();
+        let joined = threads.into_iter().map(|thread| thread.join().expect("it does not panic"));
+        joined.collect()
+    });
+    progress.finish_and_clear();
+    simulated
+}
+
+/// A progress bar on stderr, if that is a terminal.
+fn progress_bar(steps: usize) -> ProgressBar {
+    let style = ProgressStyle::with_template("[{bar:30}] simulating").expect("a valid template");
+    ProgressBar::new(steps as u64).with_style(style.progress_chars("=> "))
+}
+
+/// All policies on one set of levels.
+pub struct SimulatedSet<'sets> {
+    pub set: &'sets LevelFile,
+    /// What is known of each type after the training.
+    pub known: Vec<TypeKnowledge>,
+    /// The tasks that are judged.
+    judged: Vec<TraceTask>,
+    replays: Vec<(PolicyName, Replay)>,
+}
+
+impl<'sets> SimulatedSet<'sets> {
+    fn new(set: &'sets LevelFile, trace: &Trace, progress: &ProgressBar) -> Self {
+        let (train, judged) = trace.tasks.split_at(trace.tasks.len() / 2);
+        let estimators: Vec<_> = SELECTIONS
+            .iter()
+            .flat_map(|selection| MODELS.map(|model| Estimator { selection: *selection, model }))
+            .collect();
+        let known = trace.types.iter().enumerate().map(|(kind, one)| {
+            let own: Vec<_> = train.iter().copied().filter(|task| task.kind == kind).collect();
+            let latest = &own[own.len().saturating_sub(MAX_CHOICE_TASKS)..];
+            let chosen = choose_estimator(&set.levels, latest, one.target, &estimators);
+            progress.inc(1);
+            TypeKnowledge {
+                target: one.target,
+                estimator: estimators[chosen.unwrap_or(0)],
+                samples: own.iter().map(|task| task.cycles).collect(),
+            }
+        });
+        let known: Vec<_> = known.collect();
+        let replays = PolicyName::ALL.map(|policy| {
+            let mut running = policy.start(&set.levels, &known);
+            let result = replay(&set.levels, judged, running.as_mut());
+            progress.inc(1);
+            (policy, result)
+        });
+        Self { set, known, judged: judged.to_vec(), replays: replays.into() }
+    }
+
+    pub fn report(&self, trace: &Trace) -> LevelSetReport {
+        let levels = &self.set.levels;
+        LevelSetReport {
+            name: self.set.name.clone(),
+            source: self.set.source.clone(),
+            idle_watts: levels.idle_watts(),
+            summary: level_set::verdict(self.set),
+            levels: LevelRow::of(levels),
+            types: trace
+                .types
+                .iter()
+                .enumerate()
+                .map(|(kind, one)| self.type_report(kind, one, trace))
+                .collect(),
+        }
+    }
+
+    /// The values of the judged tasks of a type.
+    fn of_kind<'all, T: Copy>(
+        &'all self,
+        kind: usize,
+        values: &'all [T],
+    ) -> impl Iterator<Item = T> + 'all {
+        let own = self.judged.iter().zip(values).filter(move |(task, _)| task.kind == kind);
+        own.map(|(_, value)| *value)
+    }
+
+    fn energies(&self, kind: usize, policy: PolicyName) -> Vec<f64> {
+        let found = self.replays.iter().find(|(other, _)| *other == policy);
+        found.map_or_else(Vec::new, |(_, result)| self.of_kind(kind, &result.energies).collect())
+    }
+
+    fn type_report(&self, kind: usize, one: &TraceType, trace: &Trace) -> TypeReport {
+        let work = trace.tasks.iter().filter(|task| task.kind == kind);
+        let curve = WorkCurve::of_samples(work.map(|task| (task.cycles, 1.0)));
+        let fastest = self.energies(kind, PolicyName::Fastest);
+        let rows = self.replays.iter().map(|(policy, result)| {
+            let energies: Vec<_> = self.of_kind(kind, &result.energies).collect();
+            let met: Vec<_> = self.of_kind(kind, &result.met(&self.judged)).collect();
+            let missed = met.iter().filter(|is_met| !**is_met).count() as u64;
+            let ratio = quotient_of_sums(&energies, &fastest, CONFIDENCE, SEED);
+            PolicyRow {
+                policy: *policy,
+                energy_j: energies.iter().sum(),
+                of_fastest: ratio.map(ReportedInterval::from),
+                missed,
+                missed_share: share_interval(missed, met.len() as u64, CONFIDENCE)
+                    .map(ReportedInterval::from),
+            }
+        });
+        let rows: Vec<_> = rows.collect();
+        TypeReport {
+            name: one.name.clone(),
+            deadline_ms: one.deadline_ms,
+            target: one.target,
+            trained: self.known[kind].samples.len(),
+            judged: self.of_kind(kind, &self.judged).count(),
+            work: curve.map(|curve| Work::of(&curve)),
+            estimator: name(self.known[kind].estimator),
+            verdict: self.verdict(kind, one.target, &rows),
+            policies: rows,
+        }
+    }
+
+    /// Compares pace with the cheapest other policy that meets the target.
+    fn verdict(&self, kind: usize, target: f64, rows: &[PolicyRow]) -> Option<PaceVerdict> {
+        let allowed = 1.0 - target + TARGET_TOLERANCE;
+        let meets =
+            |row: &&PolicyRow| row.missed_share.is_some_and(|share| share.estimate <= allowed);
+        let pace = rows.iter().find(|row| row.policy == PolicyName::Pace)?;
+        let others = rows.iter().filter(|row| {
+            !matches!(
+                row.policy,
+                PolicyName::Pace | PolicyName::FourSteps | PolicyName::Clairvoyant
+            )
+        });
+        let best = others.filter(meets).min_by(|a, b| a.energy_j.total_cmp(&b.energy_j));
+        let Some(best) = best else {
+            return Some(PaceVerdict {
+                kind: VerdictKind::NoneMeets,
+                against: None,
+                of_other: None,
+            });
+        };
+        let (own, other) =
+            (self.energies(kind, PolicyName::Pace), self.energies(kind, best.policy));
+        let ratio = ReportedInterval::from(quotient_of_sums(&own, &other, CONFIDENCE, SEED)?);
+        let verdict = match ratio {
+            _ if !meets(&pace) => VerdictKind::MissesTarget,
+            ReportedInterval { high, .. } if high < 1.0 => VerdictKind::Less,
+            ReportedInterval { low, .. } if low > 1.0 => VerdictKind::More,
+            _ => VerdictKind::NoDifference,
+        };
+        Some(PaceVerdict { kind: verdict, against: Some(best.policy), of_other: Some(ratio) })
+    }
+
+    /// The schedule of a type's next task under a rule.
+    pub fn schedule(
+        &self,
+        kind: usize,
+        rule: ScheduleRule,
+        deadline: f64,
+    ) -> Option<::pace::Schedule> {
+        self.known[kind].schedule(&self.set.levels, rule, deadline)
+    }
+}
+
+/// "a gamma distribution of all samples"
+fn name(estimator: Estimator) -> String {
+    let samples = match estimator.selection {
+        SampleSelection::All => "all samples".to_owned(),
+        SampleSelection::Recent(n) => format!("the latest {n} samples"),
+        SampleSelection::LongShort => {
+            "the latest 12 samples, 3 of them with more weight".to_owned()
+        }
+        SampleSelection::Aged(factor) => format!("aged samples (factor {factor})"),
+    };
+    let model = match estimator.model {
+        DistributionModel::Samples => return samples,
+        DistributionModel::Histogram => "a histogram",
+        DistributionModel::Gamma => "a gamma distribution",
+        DistributionModel::Normal => "a normal distribution",
+        DistributionModel::Kernel => "a kernel density",
+    };
+    format!("{model} of {samples}")
+}

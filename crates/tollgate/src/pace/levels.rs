@@ -1,0 +1,89 @@
+//! `tollgate pace levels`: the speeds of a processor, and which of them are worthwhile.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use ::pace::LevelFile;
+use anyhow::Result;
+use serde::Serialize;
+
+use super::arguments::LevelsArguments;
+use super::level_set::{self, LevelRow};
+use super::machine_levels;
+use crate::format::printable;
+use crate::output::Output;
+
+#[derive(Serialize)]
+struct LevelsReport<'a> {
+    schema: &'static str,
+    sets: Vec<SetReport<'a>>,
+}
+
+#[derive(Serialize)]
+struct SetReport<'a> {
+    name: Option<&'a str>,
+    source: Option<&'a str>,
+    idle_watts: f64,
+    summary: String,
+    levels: Vec<LevelRow>,
+}
+
+pub fn levels(arguments: &LevelsArguments) -> Result<ExitCode> {
+    let mut output = Output::open(arguments.output.as_deref(), Output::Stdout)?;
+    let sets = match arguments.levels.is_empty() {
+        true => machine_levels::find()?,
+        false => {
+            arguments.levels.iter().map(|name| level_set::find(name)).collect::<Result<_>>()?
+        }
+    };
+    let report =
+        LevelsReport { schema: "tollgate.pace.levels/1", sets: sets.iter().map(rows).collect() };
+    match arguments.json {
+        true => output.write_json(&report)?,
+        false => {
+            let texts: Vec<_> = report.sets.iter().map(text).collect();
+            output.write(&texts.join("\n"))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn rows(file: &LevelFile) -> SetReport<'_> {
+    let levels = &file.levels;
+    SetReport {
+        name: file.name.as_deref(),
+        source: file.source.as_deref(),
+        idle_watts: levels.idle_watts(),
+        summary: level_set::verdict(file),
+        levels: LevelRow::of(levels),
+    }
+}
+
+fn text(set: &SetReport) -> String {
+    let mut out = format!("{}: {}\n", printable(set.name.unwrap_or("levels")), set.summary);
+    if let Some(source) = set.source {
+        let _ = writeln!(out, "source: {}", printable(source));
+    }
+    if set.idle_watts > 0.0 {
+        let _ = writeln!(out, "idle: {} W", set.idle_watts);
+    }
+    let _ = writeln!(
+        out,
+        "{:>9} {:>9} {:>21} {:>11}  worthwhile",
+        "MHz", "W", "mJ a million cycles", "efficiency"
+    );
+    for level in &set.levels {
+        let efficiency =
+            level.efficiency.map_or_else(|| "-".to_owned(), |part| format!("{:.1} %", part * 1e2));
+        let _ = writeln!(
+            out,
+            "{:>9} {:>9.3} {:>21.3} {:>11}  {}",
+            level.mhz,
+            level.watts,
+            level.millijoules_per_million_cycles,
+            efficiency,
+            if level.worthwhile { "yes" } else { "no" }
+        );
+    }
+    out
+}

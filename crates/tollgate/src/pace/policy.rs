@@ -1,0 +1,70 @@
+//! The policies that a simulation compares.
+
+use ::pace::{
+    Clairvoyant, Fastest, Governor, GovernorPolicy, Learner, Levels, ScheduleRule, SpeedPolicy,
+    TypeKnowledge,
+};
+use serde::Serialize;
+
+/// The tick of the paper's timer, in seconds. Pace's own schedules are not rounded here.
+pub const PAPER_TICK: f64 = 0.001;
+
+/// A policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PolicyName {
+    Fastest,
+    Ondemand,
+    Conservative,
+    Schedutil,
+    Flat,
+    FourSteps,
+    Pace,
+    Clairvoyant,
+}
+
+impl PolicyName {
+    pub const ALL: [Self; 8] = [
+        Self::Fastest,
+        Self::Ondemand,
+        Self::Conservative,
+        Self::Schedutil,
+        Self::Flat,
+        Self::FourSteps,
+        Self::Pace,
+        Self::Clairvoyant,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fastest => "fastest",
+            Self::Ondemand => "ondemand",
+            Self::Conservative => "conservative",
+            Self::Schedutil => "schedutil",
+            Self::Flat => "flat",
+            Self::FourSteps => "four-steps",
+            Self::Pace => "pace",
+            Self::Clairvoyant => "clairvoyant",
+        }
+    }
+
+    /// The policy at the beginning of the tasks that are judged.
+    pub fn start<'levels>(
+        self,
+        levels: &'levels Levels,
+        known: &[TypeKnowledge],
+    ) -> Box<dyn SpeedPolicy + 'levels> {
+        let governor = |governor| Box::new(GovernorPolicy::new(levels, governor)) as Box<_>;
+        let learner = |rule| Box::new(Learner::new(levels, rule, known.to_vec())) as Box<_>;
+        match self {
+            Self::Fastest => Box::new(Fastest(levels)),
+            Self::Ondemand => governor(Governor::Ondemand),
+            Self::Conservative => governor(Governor::Conservative),
+            Self::Schedutil => governor(Governor::Schedutil),
+            Self::Flat => learner(ScheduleRule::Flat),
+            Self::FourSteps => learner(ScheduleRule::FourSteps(PAPER_TICK)),
+            Self::Pace => learner(ScheduleRule::Lambda),
+            Self::Clairvoyant => Box::new(Clairvoyant::new(levels)),
+        }
+    }
+}

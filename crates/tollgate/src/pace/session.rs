@@ -1,0 +1,112 @@
+//! Pace as an extension of a session: collects the tasks that the gate follows.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+
+use ::pace::TaskRules;
+use anyhow::{Context as _, Result, bail};
+use kernel::pace::Tracking;
+use kernel::session::SessionOptions;
+use kernel::{cpus, ring, wire};
+
+use super::recorder::Recorder;
+use super::rules::tracking_rule;
+use super::watch_outcome::WatchOutcome;
+use crate::extension::{Extension, ExtensionSetup, SessionContext};
+use crate::report::Section;
+
+/// Watches tasks without changing a speed.
+pub struct PaceWatchSetup {
+    pub rules: TaskRules,
+    /// What to do with the tasks at the end.
+    pub outcome: WatchOutcome,
+}
+
+impl ExtensionSetup for PaceWatchSetup {
+    fn configure(&self, options: &mut SessionOptions) {
+        options.mask |= wire::PACE;
+    }
+
+    fn start(self: Box<Self>, context: &mut SessionContext<'_>) -> Result<Box<dyn Extension>> {
+        let tracking = Tracking::open(context.gate)?;
+        let khz = nominal_khz()?;
+        for cpu in 0..cpus::possible() as u32 {
+            tracking.set_speed(cpu, khz);
+        }
+        let rules: Vec<_> = self.rules.rules.iter().map(tracking_rule).collect();
+        tracking.set_rules(context.session.index, &rules);
+        let recorder = Recorder::new(self.rules);
+        Ok(Box::new(PaceInSession { tracking, recorder, outcome: Some(self.outcome) }))
+    }
+}
+
+struct PaceInSession {
+    tracking: Tracking,
+    recorder: Recorder,
+    /// Taken at the end of the session.
+    outcome: Option<WatchOutcome>,
+}
+
+impl Extension for PaceInSession {
+    fn begin(&mut self, began_ns: u64) {
+        self.recorder.begin(began_ns);
+    }
+
+    fn on_record(&mut self, _context: &mut SessionContext<'_>, record: &[u8]) -> Result<bool> {
+        if let Some(task) = ring::pace_task(record) {
+            self.recorder.add(&task);
+            return Ok(true);
+        }
+        let Some(named) = ring::pace_type(record) else { return Ok(false) };
+        self.recorder.name_type(&named);
+        Ok(true)
+    }
+
+    fn tend(&mut self, context: &mut SessionContext<'_>) -> Result<()> {
+        self.drop_abandoned(context)
+    }
+
+    fn section(
+        &mut self,
+        context: &mut SessionContext<'_>,
+        notes: &mut Vec<String>,
+    ) -> Result<Option<Box<dyn Section>>> {
+        let unfinished = self.tracking.live(context.session.index).len();
+        let recorded = std::mem::take(&mut self.recorder).finish(unfinished);
+        let Some(outcome) = self.outcome.take() else { return Ok(None) };
+        Ok(Some(Box::new(outcome.section(recorded, notes)?)))
+    }
+}
+
+impl PaceInSession {
+    /// Drops tasks that programs began and did not end before they ended themselves.
+    fn drop_abandoned(&mut self, context: &mut SessionContext<'_>) -> Result<()> {
+        let live = self.tracking.live(context.session.index);
+        let mut runs: HashMap<u32, bool> = HashMap::new();
+        for (entry, task) in live.into_iter().filter(|(_, task)| task.id != 0) {
+            let pid = task.visible_pid;
+            let runs =
+                *runs.entry(pid).or_insert_with(|| Path::new(&format!("/proc/{pid}")).exists());
+            if !runs {
+                self.recorder.add_abandoned();
+                self.tracking.drop_task(context.gate, entry, task.number)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The speed by which processor time is converted to cycles, where no driver reports one: that of
+/// the first processor in /proc/cpuinfo.
+fn nominal_khz() -> Result<u32> {
+    let text = fs::read_to_string("/proc/cpuinfo").context("cannot read /proc/cpuinfo")?;
+    let mhz = text.lines().find_map(|line| {
+        let (key, value) = line.split_once(':')?;
+        (key.trim() == "cpu MHz").then(|| value.trim().parse::<f64>().ok())?
+    });
+    match mhz {
+        Some(mhz) if mhz > 0.0 => Ok((mhz * 1000.0) as u32),
+        _ => bail!("/proc/cpuinfo does not have the speed of the processor"),
+    }
+}

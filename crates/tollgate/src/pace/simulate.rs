@@ -1,0 +1,41 @@
+//! `tollgate pace simulate`: what each policy would have met and used for the tasks of a trace.
+
+use std::process::ExitCode;
+
+use ::pace::MIN_SAMPLES;
+use anyhow::{Result, bail};
+
+use super::arguments::SimulateArguments;
+use super::comparison::{report, simulated};
+use super::simulate_report::simulation_text;
+use super::trace_file::read;
+use super::{level_set, plot};
+use crate::output::Output;
+
+pub fn simulate(arguments: &SimulateArguments) -> Result<ExitCode> {
+    let mut output = Output::open(arguments.output.as_deref(), Output::Stdout)?;
+    let sets = match arguments.levels.is_empty() {
+        true => level_set::built_in()?,
+        false => {
+            arguments.levels.iter().map(|name| level_set::find(name)).collect::<Result<_>>()?
+        }
+    };
+    let trace = read(&arguments.traces)?;
+    if trace.tasks.len() < 2 * MIN_SAMPLES {
+        bail!(
+            "there are only {} tasks, but at least {} are needed: half of them train the policies",
+            trace.tasks.len(),
+            2 * MIN_SAMPLES
+        );
+    }
+    let simulated = simulated(&sets, &trace);
+    if let Some(folder) = &arguments.plot {
+        plot::write(folder, &simulated, &trace)?;
+    }
+    let report = report(&simulated, &trace);
+    match arguments.json {
+        true => output.write_json(&report)?,
+        false => output.write(&simulation_text(&report))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,265 @@
+//! Traces of tasks, in JSON Lines: the types, and then one task on each line.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::Path;
+
+use ::pace::TraceTask;
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::format::number_of;
+
+const SCHEMA: &str = "tollgate.pace.trace/1";
+/// The time between the last task of a trace and the first one of the next trace, in seconds. The
+/// processor is idle then, as between two recordings.
+const GAP: f64 = 1.0;
+
+/// A type of tasks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TraceType {
+    pub name: String,
+    pub deadline_ms: f64,
+    /// The share of the tasks that should meet their deadlines.
+    pub target: f64,
+}
+
+/// Tasks in the order of their beginnings; [`TraceTask::kind`] is an index in `types`.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Trace {
+    pub types: Vec<TraceType>,
+    pub tasks: Vec<TraceTask>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct TraceHeader {
+    schema: String,
+    types: Vec<TraceType>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct TaskLine {
+    #[serde(rename = "type")]
+    kind: usize,
+    begin_s: f64,
+    cycles: f64,
+    /// If it differs from that of the type.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deadline_ms: Option<f64>,
+}
+
+/// Reads traces one after the other. Types with the same name are one type.
+pub fn read(paths: &[impl AsRef<Path>]) -> Result<Trace> {
+    let mut all = Trace::default();
+    for path in paths {
+        let path = path.as_ref();
+        let (name, input): (_, Box<dyn BufRead>) = match path.to_str() {
+            Some("-") => ("stdin".to_owned(), Box::new(io::stdin().lock())),
+            _ => {
+                let name = path.display().to_string();
+                let file = File::open(path).with_context(|| format!("cannot read {name}"))?;
+                (name, Box::new(BufReader::new(file)))
+            }
+        };
+        let trace = parse(input, &name)?;
+        all.append(trace).with_context(|| name.clone())?;
+    }
+    Ok(all)
+}
+
+fn parse(input: impl BufRead, name: &str) -> Result<Trace> {
+    let mut lines = (1..)
+        .zip(input.lines())
+        .filter(|(_, line)| line.as_ref().map_or(true, |line| !line.trim().is_empty()));
+    let cannot_read = || format!("cannot read {name}");
+    let Some((line, first)) = lines.next() else { bail!("{name} is empty") };
+    let first = first.with_context(cannot_read)?;
+    let header: TraceHeader = serde_json::from_str(&first).with_context(|| {
+        format!("{name}:{line}: the first line of a trace has the schema and the types")
+    })?;
+    if header.schema != SCHEMA {
+        bail!("{name} has schema {:?}; this version reads {SCHEMA:?}", header.schema);
+    }
+    for (index, kind) in header.types.iter().enumerate() {
+        check_type(kind).with_context(|| format!("{name}:{line}: type {index}"))?;
+        if header.types[..index].iter().any(|other| other.name == kind.name) {
+            bail!("{name}:{line}: two types have the name {:?}", kind.name);
+        }
+    }
+    let mut trace = Trace { types: header.types, tasks: Vec::new() };
+    for (line, text) in lines {
+        let text = text.with_context(cannot_read)?;
+        let task = serde_json::from_str(&text)
+            .map_err(anyhow::Error::from)
+            .and_then(|task| task_of(&task, &trace.types))
+            .with_context(|| format!("{name}:{line}: not a task"))?;
+        trace.tasks.push(task);
+    }
+    if trace.tasks.is_empty() {
+        bail!("{name} has no task");
+    }
+    trace.tasks.sort_by(|a, b| a.begin.total_cmp(&b.begin));
+    Ok(trace)
+}
+
+fn check_type(kind: &TraceType) -> Result<()> {
+    if kind.name.is_empty() {
+        bail!("the name is empty");
+    }
+    check_deadline(kind.deadline_ms)?;
+    if !(kind.target > 0.0 && kind.target <= 1.0) {
+        bail!("the target is {}, but must be more than 0 and at most 1", kind.target);
+    }
+    Ok(())
+}
+
+fn check_deadline(ms: f64) -> Result<()> {
+    if !(ms > 0.0 && ms.is_finite()) {
+        bail!("the deadline is {ms} ms, but must be more than 0");
+    }
+    Ok(())
+}
+
+fn task_of(line: &TaskLine, types: &[TraceType]) -> Result<TraceTask> {
+    let Some(kind) = types.get(line.kind) else {
+        bail!(
+            "there is no type {}; the first line has {}, numbered from 0",
+            line.kind,
+            number_of(types.len(), "type")
+        );
+    };
+    if !(line.begin_s >= 0.0 && line.begin_s.is_finite()) {
+        bail!("begin_s is {}, but must be 0 or more", line.begin_s);
+    }
+    if !(line.cycles > 0.0 && line.cycles.is_finite()) {
+        bail!("cycles is {}, but must be more than 0", line.cycles);
+    }
+    let deadline_ms = line.deadline_ms.unwrap_or(kind.deadline_ms);
+    check_deadline(deadline_ms)?;
+    Ok(TraceTask {
+        kind: line.kind,
+        begin: line.begin_s,
+        cycles: line.cycles,
+        deadline: deadline_ms / 1e3,
+    })
+}
+
+/// Writes a trace.
+pub fn write(trace: &Trace, to: &mut impl Write) -> Result<()> {
+    let header = TraceHeader { schema: SCHEMA.into(), types: trace.types.clone() };
+    serde_json::to_writer(&mut *to, &header)?;
+    writeln!(to)?;
+    for task in &trace.tasks {
+        let deadline_ms = task.deadline * 1e3;
+        let usual = trace.types[task.kind].deadline_ms;
+        let line = TaskLine {
+            kind: task.kind,
+            begin_s: task.begin,
+            cycles: task.cycles,
+            deadline_ms: ((deadline_ms - usual).abs() > usual * 1e-9).then_some(deadline_ms),
+        };
+        serde_json::to_writer(&mut *to, &line)?;
+        writeln!(to)?;
+    }
+    Ok(())
+}
+
+impl Trace {
+    fn append(&mut self, other: Self) -> Result<()> {
+        let mut kinds = Vec::new();
+        for kind in other.types {
+            let same = self.types.iter().position(|known| known.name == kind.name);
+            if same.is_some_and(|index| self.types[index] != kind) {
+                bail!("an earlier trace has another deadline or target for {:?}", kind.name);
+            }
+            kinds.push(same.unwrap_or(self.types.len()));
+            if same.is_none() {
+                self.types.push(kind);
+            }
+        }
+        let first = other.tasks.first().map_or(0.0, |task| task.begin);
+        let offset = self.tasks.last().map_or(0.0, |task| task.begin + GAP - first);
+        self.tasks.extend(other.tasks.into_iter().map(|task| TraceTask {
+            kind: kinds[task.kind],
+            begin: task.begin + offset,
+            ..task
+        }));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: &str = concat!(
+        r#"{"schema":"tollgate.pace.trace/1","types":[{"name":"a","deadline_ms":50,"target":0.9},"#,
+        r#"{"name":"b","deadline_ms":20,"target":1}]}"#
+    );
+
+    fn parsed(tasks: &str) -> Result<Trace> {
+        parse(format!("{HEADER}\n{tasks}").as_bytes(), "t")
+    }
+
+    #[test]
+    fn tasks_are_sorted_and_have_deadlines() {
+        let trace = parsed(concat!(
+            "{\"type\":1,\"begin_s\":2,\"cycles\":5}\n\n",
+            "{\"type\":0,\"begin_s\":1.5,\"cycles\":6,\"deadline_ms\":70,\"end_s\":2}\n"
+        ))
+        .unwrap();
+        let tasks: Vec<_> =
+            trace.tasks.iter().map(|task| (task.kind, task.begin, task.deadline)).collect();
+        assert_eq!(tasks, [(0, 1.5, 0.07), (1, 2.0, 0.02)]);
+    }
+
+    #[test]
+    fn trace_is_read_as_it_was_written() {
+        let trace = parsed(concat!(
+            "{\"type\":0,\"begin_s\":1.25,\"cycles\":6,\"deadline_ms\":70}\n",
+            "{\"type\":1,\"begin_s\":2,\"cycles\":5}\n"
+        ))
+        .unwrap();
+        let mut text = Vec::new();
+        write(&trace, &mut text).unwrap();
+        assert_eq!(parse(&text[..], "t").unwrap(), trace);
+        assert_eq!(String::from_utf8(text).unwrap().matches("deadline_ms").count(), 3);
+    }
+
+    #[test]
+    fn traces_follow_each_other() {
+        let mut all = Trace::default();
+        all.append(parsed("{\"type\":0,\"begin_s\":3,\"cycles\":5}").unwrap()).unwrap();
+        let mut other = parsed("{\"type\":1,\"begin_s\":7,\"cycles\":5}").unwrap();
+        other.types.reverse();
+        all.append(other.clone()).unwrap();
+        let tasks: Vec<_> = all.tasks.iter().map(|task| (task.kind, task.begin)).collect();
+        assert_eq!(tasks, [(0, 3.0), (0, 4.0)]);
+        other.types[0].target = 0.5;
+        assert!(all.append(other).unwrap_err().to_string().contains("another deadline or target"));
+    }
+
+    #[test]
+    fn mistakes_are_refused_with_their_line() {
+        let text = |tasks: &str| format!("{:#}", parsed(tasks).unwrap_err());
+        let line = |kind: u32, begin: &str, cycles: &str| {
+            format!("{{\"type\":{kind},\"begin_s\":{begin},\"cycles\":{cycles}}}")
+        };
+        let good = line(0, "1", "1");
+        assert_eq!(text(""), "t has no task");
+        assert!(text(&format!("{good}\nx")).starts_with("t:3: not a task: "));
+        assert!(
+            text(&line(2, "1", "1"))
+                .ends_with("there is no type 2; the first line has 2 types, numbered from 0")
+        );
+        assert!(text(&line(0, "-1", "1")).ends_with("begin_s is -1, but must be 0 or more"));
+        assert!(text(&line(0, "1", "0")).ends_with("cycles is 0, but must be more than 0"));
+        let other = |header: &str| format!("{:#}", parse(header.as_bytes(), "t").unwrap_err());
+        assert_eq!(other(""), "t is empty");
+        assert!(other("{}").contains("t:1: the first line of a trace has the schema"));
+        assert!(other(&HEADER.replace("trace/1", "trace/9")).contains("this version reads"));
+        assert!(other(&HEADER.replace("0.9", "1.5")).contains("type 0: the target is 1.5"));
+        assert!(other(&HEADER.replace("50", "0")).contains("the deadline is 0 ms"));
+        assert!(other(&HEADER.replace("\"b\"", "\"a\"")).contains("two types have the name"));
+    }
+}

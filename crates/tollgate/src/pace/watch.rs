@@ -1,0 +1,96 @@
+//! `tollgate pace watch`: finds the tasks of programs, and compares the policies of speeds.
+
+use std::process::ExitCode;
+
+use ::pace::LevelFile;
+use anyhow::{Result, bail};
+use kernel::pace::cpufreq;
+
+use super::arguments::WatchArguments;
+use super::session::PaceWatchSetup;
+use super::watch_outcome::WatchOutcome;
+use super::{level_set, machine_levels, rules};
+use crate::command::{self, find_program, refuse};
+use crate::extension::ExtensionSetup;
+use crate::output::{Output, print_message};
+use crate::process_watch::{self, ProcessWatch};
+use crate::report::print;
+use crate::session_runner::SessionRunner;
+
+pub fn watch(arguments: &WatchArguments) -> Result<ExitCode> {
+    let words = &arguments.command;
+    let otherwise = if words.is_empty() { Output::Stdout } else { Output::Stderr };
+    let mut output = Output::open(arguments.result.output.as_deref(), otherwise)?;
+    let (sets, summary) = levels(&arguments.levels)?;
+    let trace = arguments.trace.as_ref().map(|path| Output::open(Some(path), Output::Stdout));
+    let outcome = WatchOutcome { sets, summary, trace: trace.transpose()? };
+    let rules = rules::read(arguments.rules.as_deref())?;
+    let setup: Box<dyn ExtensionSetup> = Box::new(PaceWatchSetup { rules, outcome });
+    if words.is_empty() {
+        let watched = ProcessWatch {
+            select: &arguments.select,
+            duration: arguments.duration,
+            measures_toll: false,
+        };
+        let report = process_watch::watch(&watched, vec![setup])?;
+        print(&report, &arguments.result, &mut output)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !arguments.select.is_empty() || arguments.duration.is_some() {
+        bail!("give either a command, or processes to watch (-p, --comm, --cgroup, --unit, --all)");
+    }
+    let program = match find_program(&words[0]) {
+        Ok(program) => program,
+        Err(refusal) => return refuse(&words[0], refusal),
+    };
+    let mut runner = SessionRunner::start(vec![setup])?;
+    runner.prepare_command(&program, words)?;
+    let child = match command::start(&mut runner, program, words, None, || Ok(()))? {
+        Ok(child) => child,
+        Err(refused) => {
+            runner.cancel()?;
+            return Ok(refused);
+        }
+    };
+    let (ending, exit) = command::wait(&mut runner, child, words, false)?;
+    let report = runner.finish(ending)?;
+    // The command's status matters more than a report that has no reader any more.
+    if let Err(error) = print(&report, &arguments.result, &mut output) {
+        let _ = print_message(&format!("tollgate: {error:#}"));
+    }
+    Ok(ExitCode::from(exit as u8))
+}
+
+/// The sets of levels to compare on, and a sentence about this machine.
+fn levels(named: &[String]) -> Result<(Vec<LevelFile>, String)> {
+    let named: Vec<_> = named.iter().map(|name| level_set::find(name)).collect::<Result<_>>()?;
+    match machine_levels::find() {
+        Ok(own) => {
+            let summaries: Vec<_> = own
+                .iter()
+                .map(|set| {
+                    let name = set.name.as_deref().unwrap_or_default();
+                    format!("this machine ({name}): {}", level_set::verdict(set))
+                })
+                .collect();
+            let sets = if named.is_empty() { own } else { named };
+            Ok((sets, summaries.join("; ")))
+        }
+        Err(error) if has_driver() && named.is_empty() => Err(error),
+        Err(error) => {
+            let sets = if named.is_empty() { level_set::built_in()? } else { named };
+            let what = "what follows is what pacing would do on other machines";
+            Ok((sets, format!("{}; {what}", first_clause(&error))))
+        }
+    }
+}
+
+fn has_driver() -> bool {
+    cpufreq::domains("/".as_ref()).is_ok_and(|domains| !domains.is_empty())
+}
+
+/// The error without its advice, which follows a semicolon.
+fn first_clause(error: &anyhow::Error) -> String {
+    let text = error.to_string();
+    text.split(';').next().unwrap_or_default().to_owned()
+}

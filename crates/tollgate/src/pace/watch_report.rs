@@ -1,0 +1,164 @@
+//! The section of the report of a watch: the tasks as they were, and what each policy would have
+//! met and used.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+use stats::interval::share_interval;
+
+use super::recorder::Recorded;
+use super::simulate_report::{
+    ReportedInterval, SimulateReport, interval, significant, simulation_text,
+};
+use crate::format::{count, number_of, printable};
+use crate::report::{Section, TextOptions, fields, more_rows};
+
+const CONFIDENCE: f64 = 0.95;
+
+#[derive(Serialize)]
+pub struct WatchReport {
+    /// How many speeds are worthwhile here.
+    pub summary: String,
+    #[serde(flatten)]
+    pub now: NowReport,
+    /// Null with too few tasks.
+    pub simulation: Option<SimulateReport>,
+}
+
+/// The tasks as they were.
+#[derive(Serialize)]
+pub struct NowReport {
+    /// The type with the most tasks first.
+    pub types: Vec<NowType>,
+    /// Tasks that had not ended at the end of the watch.
+    pub unfinished: usize,
+    /// Tasks whose programs ended without ending them.
+    pub abandoned: usize,
+}
+
+#[derive(Serialize)]
+pub struct NowType {
+    pub name: String,
+    pub deadline_ms: f64,
+    pub target: f64,
+    pub tasks: usize,
+    /// The time from the beginning to the end of a task.
+    pub took_ms: Quantiles,
+    /// The processor time of a task.
+    pub cpu_ms: Quantiles,
+    pub missed: u64,
+    pub missed_share: Option<ReportedInterval>,
+}
+
+#[derive(Serialize)]
+pub struct Quantiles {
+    pub median: f64,
+    pub p95: f64,
+    pub p99: f64,
+    pub max: f64,
+}
+
+impl Quantiles {
+    /// The quantiles of values, of which there is at least one.
+    fn of(mut values: Vec<f64>) -> Self {
+        values.sort_by(f64::total_cmp);
+        let last = values.len() - 1;
+        let [median, p95, p99, max] = [0.5, 0.95, 0.99, 1.0].map(|share| {
+            values[((share * values.len() as f64).ceil() as usize).clamp(1, last + 1) - 1]
+        });
+        Self { median, p95, p99, max }
+    }
+}
+
+impl NowReport {
+    pub fn of(recorded: &Recorded) -> Self {
+        let types = recorded.types.iter().enumerate().map(|(kind, one)| {
+            let own: Vec<_> =
+                recorded.tasks.iter().filter(|recorded| recorded.task.kind == kind).collect();
+            let missed = own.iter().filter(|one| one.took > one.task.deadline).count() as u64;
+            NowType {
+                name: one.name.clone(),
+                deadline_ms: one.deadline_ms,
+                target: one.target,
+                tasks: own.len(),
+                took_ms: Quantiles::of(own.iter().map(|one| one.took * 1e3).collect()),
+                cpu_ms: Quantiles::of(own.iter().map(|one| one.cpu * 1e3).collect()),
+                missed,
+                missed_share: share_interval(missed, own.len() as u64, CONFIDENCE)
+                    .map(ReportedInterval::from),
+            }
+        });
+        let mut types: Vec<_> = types.collect();
+        types.sort_by_key(|one| std::cmp::Reverse(one.tasks));
+        Self { types, unfinished: recorded.unfinished, abandoned: recorded.abandoned }
+    }
+}
+
+impl Section for WatchReport {
+    fn fields(&self) -> serde_json::Result<Map<String, Value>> {
+        let mut map = Map::new();
+        map.insert("pace".into(), Value::Object(fields(self)?));
+        Ok(map)
+    }
+
+    fn text(&self, out: &mut String, layout: &TextOptions, _is_only: bool) {
+        let _ = writeln!(out, "\npace: {}", self.summary);
+        self.now_text(out, layout);
+        if let Some(simulation) = &self.simulation {
+            out.push('\n');
+            *out += &simulation_text(simulation);
+        }
+    }
+
+    fn calls_seen(&self) -> Option<u64> {
+        None
+    }
+}
+
+impl WatchReport {
+    fn now_text(&self, out: &mut String, layout: &TextOptions) {
+        let tasks: usize = self.now.types.iter().map(|one| one.tasks).sum();
+        let _ = write!(
+            out,
+            "{} of {}",
+            number_of(tasks, "task"),
+            number_of(self.now.types.len(), "type")
+        );
+        for (n, what) in
+            [(self.now.unfinished, "not ended"), (self.now.abandoned, "left by their programs")]
+        {
+            if n > 0 {
+                let _ = write!(out, ", {} {what}", count(n as u64));
+            }
+        }
+        out.push('\n');
+        if tasks == 0 {
+            return;
+        }
+        let _ = writeln!(
+            out,
+            "\n{:>8} {:>9} {:>9} {:>9} {:>9} {:>9} {:>20}  type",
+            "tasks", "deadline", "median", "95 %", "maximum", "CPU", "% missed"
+        );
+        for one in self.now.types.iter().take(layout.top) {
+            let _ = writeln!(
+                out,
+                "{:>8} {:>9} {:>9} {:>9} {:>9} {:>9} {:>20}  {}",
+                count(one.tasks as u64),
+                one.deadline_ms,
+                significant(one.took_ms.median),
+                significant(one.took_ms.p95),
+                significant(one.took_ms.max),
+                significant(one.cpu_ms.median),
+                one.missed_share.map_or_else(|| "-".to_owned(), interval),
+                printable(&one.name)
+            );
+        }
+        more_rows(out, self.now.types.len(), layout.top, "types");
+        let _ = writeln!(
+            out,
+            "All times are in milliseconds; CPU is the median of a task's processor time."
+        );
+    }
+}
