@@ -18,6 +18,7 @@ mod guard;
 #[expect(dead_code, reason = "what the test programs share is more than these need")]
 mod harness;
 mod lens;
+mod pace;
 mod plugin;
 mod run;
 mod service;

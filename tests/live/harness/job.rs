@@ -95,13 +95,20 @@ impl Job {
         job
     }
 
+    /// A `tollgate pace watch` of a command, which writes its report to a file.
+    pub fn pace_watch(options: &str, command: Vec<OsString>) -> Self {
+        let mut job = Self::tollgate("pace watch", options);
+        job.command.arg("--").args(command);
+        job
+    }
+
     /// A `tollgate lens` that writes its report to a file.
     pub fn lens(options: &str) -> Self {
         Self::tollgate("lens", options)
     }
 
     fn tollgate(what: &str, options: &str) -> Self {
-        let mut job = Self::of(vec![tollgate().into(), what.into()]);
+        let mut job = Self::of([tollgate().into()].into_iter().chain(words(what)).collect());
         let report = job.path("report");
         job.command.args(["--json", "-o"]).arg(report);
         job.command.args(words(options));

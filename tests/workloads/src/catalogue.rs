@@ -4,8 +4,8 @@ use crate::arguments::Arguments;
 use crate::failure::Outcome;
 use crate::{
     abi, blocking, calls, children, command_server, consumer, datagrams, load, opener, outcomes,
-    plugin_calls, reading, relay, routine, seccomp, side_effects, signal_forker, signals, tenants,
-    waits,
+    plugin_calls, reading, relay, routine, seccomp, side_effects, signal_forker, signals, tasks,
+    tenants, waits,
 };
 
 pub struct Workload {
@@ -146,6 +146,24 @@ pub const WORKLOADS: &[Workload] = &[
     workload("sockets-in-threads", "THREADS TIMES", side_effects::sockets_in_threads,
         "Makes and closes a socket TIMES times in each of THREADS threads, none of which may \
         fail."),
+    workload("own-tasks", "N MS", tasks::own_tasks,
+        "Begins and ends N tasks with deadlines, each with MS ms of work; prints how many \
+        nanoseconds of processor time they took."),
+    workload("chained-tasks", "N", tasks::chained_tasks,
+        "Begins N tasks, each where the one before ends: N + 2 calls of getppid."),
+    workload("tasks-at-once", "N", tasks::tasks_at_once,
+        "Begins N tasks; then another thread ends each twice, except the last one."),
+    workload("nested-tasks", "MS", tasks::nested_tasks,
+        "Works MS ms in a task, in one within it, and in the first one again; prints the \
+        nanoseconds of both."),
+    workload("handed-tasks", "N MS", tasks::handed_tasks,
+        "Begins N tasks, for each of which another thread works MS ms; prints how many \
+        nanoseconds of processor time they took."),
+    workload("ticks", "N MS", tasks::ticks,
+        "Works MS ms after each of N sleeps; prints how many nanoseconds of processor time that \
+        took."),
+    workload("worked-messages", "N MS", tasks::worked_messages,
+        "Sends N messages over TCP to a thread that works MS ms for each; prints its port."),
     workload("exit", "N", outcomes::exit,
         "Exits with status N."),
     workload("kill-self", "SIG", signals::kill_self,

@@ -201,25 +201,6 @@ fn failed_daemon_leaves_nobody_held() {
 }
 
 #[test]
-fn off_releases_holds_of_killed_daemon_and_watchdog() {
-    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
-    let (daemon, mut server) = learned(&it, &cgroup, STOPS);
-    let watchdog = daemon.running.child_running("tollgate-wdog");
-    hold(&mut server);
-    // Both die at once, as when the kernel is out of memory.
-    stop(daemon.running.pid());
-    kill(watchdog as i32, libc::SIGKILL);
-    daemon.running.signal(libc::SIGKILL);
-    let (store, socket) = (daemon.store.clone(), daemon.socket.clone());
-    daemon.running.finish().exits_with(137);
-    assert!(server.is_stopped());
-    let mut off = Job::from_command_line("guard off --killed");
-    off.command.env("TOLLGATE_STORE", store).env("TOLLGATE_SOCKET", socket);
-    assert!(off.finish().success().text().contains("released 1 process whose guard was killed"));
-    runs_again(&mut server);
-}
-
-#[test]
 fn control_is_root_only_and_exclusive() {
     let (it, cgroup) = (Guarded::new(), TestCgroup::new());
     let daemon = GuardDaemon::start(&it, &cgroup, "--guard=watch");
@@ -281,4 +262,30 @@ fn prometheus_metrics_and_event_file() {
         series.starts_with("tollgate_guard_anomalies_total{") && series.contains("/guarded")
     };
     eventually("the counts", || metrics.value(is_its).is_some_and(|count| count >= 3.0));
+}
+
+/// Any Tollgate that starts or ends a session releases what killed guards hold.
+mod alone {
+    use super::*;
+
+    #[test]
+    fn off_releases_holds_of_killed_daemon_and_watchdog() {
+        let (it, cgroup) = (Guarded::new(), TestCgroup::new());
+        let (daemon, mut server) = learned(&it, &cgroup, STOPS);
+        let watchdog = daemon.running.child_running("tollgate-wdog");
+        hold(&mut server);
+        // Both die at once, as when the kernel is out of memory.
+        stop(daemon.running.pid());
+        kill(watchdog as i32, libc::SIGKILL);
+        daemon.running.signal(libc::SIGKILL);
+        let (store, socket) = (daemon.store.clone(), daemon.socket.clone());
+        daemon.running.finish().exits_with(137);
+        assert!(server.is_stopped());
+        let mut off = Job::from_command_line("guard off --killed");
+        off.command.env("TOLLGATE_STORE", store).env("TOLLGATE_SOCKET", socket);
+        assert!(
+            off.finish().success().text().contains("released 1 process whose guard was killed")
+        );
+        runs_again(&mut server);
+    }
 }

@@ -1,0 +1,205 @@
+//! Tasks with deadlines: those that programs begin themselves, and those that rules infer.
+
+mod host;
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::harness::job::folder;
+use crate::harness::{Job, assert_close, report, unaccounted_ns, workload};
+
+/// What a watch has recorded.
+struct Watched {
+    /// The field `pace` of the report.
+    pace: Value,
+    /// The tasks of the trace: the index of the type, and the cycles.
+    tasks: Vec<(u64, f64)>,
+    /// What the command printed.
+    out: String,
+}
+
+/// Watches a workload with these rules, or with the built-in ones.
+fn watch(rules: Option<&str>, arguments: &str) -> Watched {
+    watch_command(rules, workload(arguments))
+}
+
+fn watch_command(rules: Option<&str>, command: Vec<std::ffi::OsString>) -> Watched {
+    let inputs = folder();
+    let trace = inputs.path().join("trace");
+    let mut options = format!("--levels rightspeed --trace {}", trace.display());
+    if let Some(text) = rules {
+        let path = inputs.path().join("rules.toml");
+        fs::write(&path, text).expect("the folder is ours");
+        options += &format!(" --rules {}", path.display());
+    }
+    let ran = Job::pace_watch(&options, command).finish().success();
+    let document = fs::read(ran.path("report")).expect("there is a report");
+    let document: Value = serde_json::from_slice(&document).expect("JSON");
+    report::none_lost(&document);
+    Watched { pace: document["pace"].clone(), tasks: read_trace(&trace), out: ran.text() }
+}
+
+fn read_trace(path: &Path) -> Vec<(u64, f64)> {
+    let text = fs::read_to_string(path).expect("there is a trace");
+    let tasks = text.lines().skip(1).map(|line| {
+        let task: Value = serde_json::from_str(line).expect("JSON");
+        (task["type"].as_u64().expect("a type"), task["cycles"].as_f64().expect("cycles"))
+    });
+    tasks.collect()
+}
+
+impl Watched {
+    /// The names of the types, each with its number of tasks.
+    fn types(&self) -> Vec<(&str, u64)> {
+        let types = self.pace["types"].as_array().expect("an array").iter();
+        let mut rows: Vec<_> = types
+            .map(|one| {
+                (one["name"].as_str().expect("a name"), one["tasks"].as_u64().expect("a number"))
+            })
+            .collect();
+        rows.sort_unstable();
+        rows
+    }
+
+    fn only_type(&self) -> (&str, u64) {
+        let types = self.types();
+        assert_eq!(types.len(), 1, "{types:?}");
+        types[0]
+    }
+
+    /// The processor time of all tasks, from their cycles and the speed of /proc/cpuinfo.
+    fn cpu_ns(&self, kind: Option<u64>) -> u64 {
+        let own = self.tasks.iter().filter(|(of, _)| kind.is_none_or(|kind| *of == kind));
+        (own.map(|(_, cycles)| cycles).sum::<f64>() / mhz() * 1e3) as u64
+    }
+
+    /// The numbers that the command printed.
+    fn printed(&self) -> Vec<u64> {
+        self.out.split_whitespace().map(|word| word.parse().expect("a number")).collect()
+    }
+}
+
+fn mhz() -> f64 {
+    let text = fs::read_to_string("/proc/cpuinfo").expect("it is there");
+    let line = text.lines().find(|line| line.starts_with("cpu MHz")).expect("a speed");
+    line.split(':').nth(1).and_then(|value| value.trim().parse().ok()).expect("a number")
+}
+
+/// A call of getppid and what surrounds it, at the beginning and the end of a task.
+const ROUND_NS: u64 = 50_000;
+
+#[test]
+fn own_tasks_have_their_processor_time() {
+    let before = unaccounted_ns();
+    let watched = watch(None, "own-tasks 40 2");
+    let unaccounted = unaccounted_ns() - before;
+    // The sleeps between the tasks make tasks of their own by the built-in rules.
+    let frames = watched.types().into_iter().find(|(name, _)| *name == "workloads: frame");
+    assert_eq!(frames, Some(("workloads: frame", 40)));
+    // The first task of all is the first frame, so that its type has the number 0.
+    let slack = 40 * ROUND_NS + unaccounted;
+    assert_close("work", watched.cpu_ns(Some(0)), watched.printed()[0], slack);
+}
+
+#[test]
+fn chained_tasks_are_all_there() {
+    let watched = watch(Some(NO_RULE), "chained-tasks 1000");
+    assert_eq!(watched.only_type(), ("workloads: frame", 1000));
+    assert_eq!(watched.pace["types"][0]["deadline_ms"], 7.0);
+}
+
+/// A rule for a program that does not run, and the goal of the program's own type.
+const NO_RULE: &str = "\
+[[rule]]
+name = \"none\"
+program = \"no-such-program\"
+calls = [\"read\"]
+[[type]]
+name = \"frame\"
+program = \"workloads\"
+deadline-ms = 7
+";
+
+#[test]
+fn a_thousand_tasks_at_once_end_by_another_thread() {
+    let watched = watch(Some(NO_RULE), "tasks-at-once 1000");
+    assert_eq!(watched.only_type(), ("workloads: frame", 999));
+    let pace = &watched.pace;
+    let left = pace["abandoned"].as_u64().zip(pace["unfinished"].as_u64());
+    assert_eq!(left.map(|(abandoned, unfinished)| abandoned + unfinished), Some(1), "{left:?}");
+}
+
+#[test]
+fn work_of_an_inner_task_is_work_of_the_outer_one() {
+    let before = unaccounted_ns();
+    let watched = watch(Some(NO_RULE), "nested-tasks 20");
+    let slack = 4 * ROUND_NS + (unaccounted_ns() - before);
+    let names: Vec<_> = watched.types().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["workloads: inner", "workloads: outer"]);
+    let printed = watched.printed();
+    let [mut shorter, mut longer] = [0, 1].map(|index| watched.tasks[index].1);
+    if shorter > longer {
+        std::mem::swap(&mut shorter, &mut longer);
+    }
+    let ns = |cycles: f64| (cycles / mhz() * 1e3) as u64;
+    assert_close("outer", ns(longer), printed[0], slack);
+    assert_close("inner", ns(shorter), printed[1], slack);
+}
+
+#[test]
+fn work_follows_over_threads_that_are_woken() {
+    let before = unaccounted_ns();
+    let watched = watch(Some(NO_RULE), "handed-tasks 20 3");
+    let slack = 20 * ROUND_NS + (unaccounted_ns() - before);
+    assert_eq!(watched.only_type(), ("workloads: frame", 20));
+    assert_close("work", watched.cpu_ns(None), watched.printed()[0], slack);
+}
+
+const TIMER: &str = "\
+[[rule]]
+name = \"tick\"
+calls = [\"nanosleep\"]
+deadline-ms = 1000
+";
+
+#[test]
+fn timer_begins_a_task_and_the_next_sleep_ends_it() {
+    let before = unaccounted_ns();
+    let watched = watch(Some(TIMER), "ticks 30 2");
+    let slack = 31 * ROUND_NS + (unaccounted_ns() - before);
+    // After the last sleep, the program prints and ends: that is a task, too.
+    assert_eq!(watched.only_type(), ("workloads: tick", 31));
+    assert_eq!(watched.pace["types"][0]["missed"], 0);
+    assert_close("work", watched.cpu_ns(None), watched.printed()[0], slack);
+    let policies = &watched.pace["simulation"]["sets"][0]["types"][0]["policies"];
+    assert_eq!(policies.as_array().map(Vec::len), Some(8));
+}
+
+const MESSAGES: &str = "\
+[[rule]]
+name = \"message\"
+program = \"workloads\"
+calls = [\"read\", \"recvfrom\"]
+descriptor = \"socket\"
+";
+
+#[test]
+fn type_has_the_port_of_the_receiver() {
+    let watched = watch(Some(MESSAGES), "worked-messages 12 1");
+    let port = watched.printed()[0];
+    assert_eq!(
+        watched.only_type(),
+        (format!("workloads: message (socket, port {port})").as_str(), 12)
+    );
+}
+
+#[test]
+fn rule_for_another_port_or_program_begins_nothing() {
+    let rules =
+        format!("{MESSAGES}port = 1\n{}", TIMER.replace("[[rule]]", "[[rule]]\nprogram = \"x\""));
+    let watched = watch(Some(&rules), "worked-messages 3 0");
+    assert_eq!(watched.types(), []);
+    assert_eq!(watched.pace["simulation"], Value::Null);
+}

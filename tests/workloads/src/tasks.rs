@@ -1,0 +1,169 @@
+//! Tasks with deadlines, whose work is known: begun by the program itself, or to be inferred.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use tollgate::pace::{Task, TaskType};
+
+use crate::arguments::{Arguments, HOUR_MS};
+use crate::clock::nap;
+use crate::cpu_time::{process_ns, thread_ns, work_for};
+use crate::failure::{Outcome, os_failure};
+use crate::output::print_line;
+use crate::pipe::Pipe;
+
+const MAX_TASKS: u64 = 100_000;
+
+/// Prints a measured amount of processor time.
+fn print_ns(ns: u64) -> Outcome {
+    print_line(&ns.to_string())
+}
+
+/// Tasks that the program begins and ends. Prints the processor time within them.
+pub fn own_tasks(mut arguments: Arguments) -> Outcome {
+    let tasks = arguments.number("N", 1..=MAX_TASKS)?;
+    let ms = arguments.number("MS", 0..=HOUR_MS)?;
+    arguments.end()?;
+    let kind = TaskType::new(c"frame");
+    let mut ns = 0;
+    for _ in 0..tasks {
+        let task = kind.begin();
+        let began = thread_ns();
+        work_for(ms);
+        ns += thread_ns() - began;
+        task.end();
+        nap(1)?;
+    }
+    print_ns(ns)
+}
+
+/// Tasks of which each ends where the next one begins.
+pub fn chained_tasks(mut arguments: Arguments) -> Outcome {
+    let tasks = arguments.number("N", 1..=MAX_TASKS)?;
+    arguments.end()?;
+    let kind = TaskType::new(c"frame");
+    let mut task = kind.begin();
+    for _ in 1..tasks {
+        task = task.end_and_begin(kind);
+    }
+    task.end();
+    Ok(())
+}
+
+/// Tasks that are unfinished at the same time. Another thread ends them, each twice, except the
+/// last one, which nobody ends.
+pub fn tasks_at_once(mut arguments: Arguments) -> Outcome {
+    let tasks = arguments.number("N", 1..=MAX_TASKS)?;
+    arguments.end()?;
+    let kind = TaskType::new(c"frame");
+    let begun: Vec<Task> = (0..tasks).map(|_| kind.begin()).collect();
+    let ender = thread::spawn(move || {
+        for task in &begun[..begun.len() - 1] {
+            task.end();
+            task.end();
+        }
+    });
+    ender.join().expect("the thread does not panic");
+    Ok(())
+}
+
+/// A task within a task. Prints the processor time of the outer and of the inner one.
+pub fn nested_tasks(mut arguments: Arguments) -> Outcome {
+    let ms = arguments.number("MS", 1..=HOUR_MS)?;
+    arguments.end()?;
+    let (outer, inner) = (TaskType::new(c"outer"), TaskType::new(c"inner"));
+    let task = outer.begin();
+    task.set_deadline(Duration::from_millis(HOUR_MS));
+    let began = thread_ns();
+    work_for(ms);
+    let nested = inner.begin();
+    let begun = thread_ns();
+    work_for(ms);
+    let inner_ns = thread_ns() - begun;
+    nested.end();
+    work_for(ms);
+    let outer_ns = thread_ns() - began;
+    task.end();
+    print_line(&format!("{outer_ns} {inner_ns}"))
+}
+
+/// Tasks whose work a second thread does, which the first one wakes. Prints the processor time of
+/// the process within the tasks.
+pub fn handed_tasks(mut arguments: Arguments) -> Outcome {
+    let tasks = arguments.number("N", 1..=MAX_TASKS)?;
+    let ms = arguments.number("MS", 1..=HOUR_MS)?;
+    arguments.end()?;
+    let (to, back) = (Pipe::new()?, Pipe::new()?);
+    let kind = TaskType::new(c"frame");
+    let mut ns = 0;
+    let outcome = thread::scope(|scope| {
+        let worker = scope.spawn(|| {
+            (0..tasks).try_for_each(|_| {
+                to.receive()?;
+                work_for(ms);
+                back.send()
+            })
+        });
+        for _ in 0..tasks {
+            // Meanwhile, the other thread falls asleep, so that this one wakes it.
+            nap(2)?;
+            let task = kind.begin();
+            let began = process_ns();
+            to.send()?;
+            back.receive()?;
+            ns += process_ns() - began;
+            task.end();
+        }
+        worker.join().expect("the thread does not panic")
+    });
+    outcome?;
+    print_ns(ns)
+}
+
+/// Work after each sleep of a timer. Prints the processor time between the sleeps.
+pub fn ticks(mut arguments: Arguments) -> Outcome {
+    let ticks = arguments.number("N", 1..=MAX_TASKS)?;
+    let ms = arguments.number("MS", 0..=HOUR_MS)?;
+    arguments.end()?;
+    let mut ns = 0;
+    for _ in 0..ticks {
+        nap(3)?;
+        let began = thread_ns();
+        work_for(ms);
+        ns += thread_ns() - began;
+    }
+    nap(3)?;
+    print_ns(ns)
+}
+
+/// Messages over TCP, each of which makes the receiver work. Prints the port of the receiver.
+pub fn worked_messages(mut arguments: Arguments) -> Outcome {
+    let count = arguments.number("N", 1..=MAX_TASKS)?;
+    let ms = arguments.number("MS", 0..=HOUR_MS)?;
+    arguments.end()?;
+    let port = serve(count, ms).map_err(|error| os_failure("pass messages", error))?;
+    print_line(&port.to_string())
+}
+
+fn serve(count: u64, ms: u64) -> io::Result<u16> {
+    let listener = TcpListener::bind(("127.0.0.1", 0))?;
+    let address = listener.local_addr()?;
+    let server = thread::spawn(move || -> io::Result<()> {
+        let (mut connection, _) = listener.accept()?;
+        for _ in 0..count {
+            connection.read_exact(&mut [0])?;
+            work_for(ms);
+        }
+        Ok(())
+    });
+    let mut client = TcpStream::connect(address)?;
+    client.set_nodelay(true)?;
+    for _ in 0..count {
+        thread::sleep(Duration::from_millis(ms + 3));
+        client.write_all(b".")?;
+    }
+    server.join().expect("the thread does not panic")?;
+    Ok(address.port())
+}
