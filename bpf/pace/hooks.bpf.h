@@ -32,11 +32,16 @@ static __always_inline void pace_sys_exit(struct crossing *at)
 	u32 candidates, fd = PACE_NO_FD;
 
 	barrier_var(call);
-	if (call >= CALL_INDICES || at->result < 0)
+	if (call >= CALL_INDICES)
 		return;
 	candidates = at->result ? rules->calls[call].if_positive : rules->calls[call].if_zero;
 	if (likely(!candidates))
 		return;
+	if (at->result < 0) {
+		/* The next call did not wait for this wake-up. */
+		pace_of(thread->slot)->woken_ns = 0;
+		return;
+	}
 	if (call_flags(call) & CALL_HAS_DESCRIPTOR)
 		fd = descriptor_of(call, 0, at->regs);
 	pace_infer(thread->slot, candidates, fd);
@@ -67,18 +72,19 @@ __noinline int pace_switched_out(u32 slot, u32 sleeps, u64 now)
 	struct task_struct *current = bpf_get_current_task_btf();
 	struct thread_state *thread = thread_at(slot);
 	struct pace_thread *of = pace_of(slot);
-	struct pace_task *task = pace_live(of);
+	struct pace_task *task;
 	u32 state;
 
 	if (!(config.enabled & PACE))
 		return 0;
-	if (!task) {
-		of->task = 0;
+	/* An ended task is not removed from the thread here, because a waker may set a new one. */
+	task = pace_live(of);
+	if (!task)
 		return 0;
-	}
 	pace_charge(of, task, now);
+	of->charged_ns = 0;
 	if (!sleeps || BPF_CORE_READ_BITFIELD(current, in_iowait) ||
-	    pace_waits_in_task(thread, task))
+	    (task->beginner == slot && pace_waits_in_task(thread, task)))
 		return 0;
 	/* Another processor is waking it already. */
 	state = READ_ONCE(current->__state);
@@ -91,10 +97,11 @@ __noinline int pace_switched_out(u32 slot, u32 sleeps, u64 now)
 __noinline int pace_switched_in(u32 slot, u64 now)
 {
 	struct pace_thread *of = pace_of(slot);
-	struct pace_task *task = pace_live(of);
+	struct pace_task *task;
 
 	if (!(config.enabled & PACE))
 		return 0;
+	task = pace_live(of);
 	if (!task) {
 		of->task = 0;
 		return 0;
@@ -107,13 +114,7 @@ __noinline int pace_switched_in(u32 slot, u64 now)
 
 static __always_inline void pace_switch_out(struct switching *at)
 {
-	struct pace_thread *of = pace_of(at->thread->slot);
-
-	if (at->state) {
-		of->slept_in = at->thread->in_call ? at->thread->call : CALL_INDICES;
-		of->woken_ns = 0;
-	}
-	if (unlikely(of->task))
+	if (unlikely(pace_of(at->thread->slot)->task))
 		pace_switched_out(at->thread->slot, !!at->state, switch_ns(at));
 }
 
@@ -152,8 +153,8 @@ static __always_inline void pace_waking(struct thread_state *thread)
 	struct thread_state *waker;
 	u32 slot;
 
-	if (!of->woken_ns)
-		of->woken_ns = bpf_ktime_get_ns();
+	of->woken_ns = bpf_ktime_get_ns();
+	of->woken_in = thread->in_call ? thread->call : CALL_INDICES;
 	if (task) {
 		pace_ready(of, task);
 		return;
@@ -166,8 +167,9 @@ static __always_inline void pace_waking(struct thread_state *thread)
 	task = pace_live(from);
 	if (!task)
 		return;
-	of->task = from->task;
+	of->charged_ns = 0;
 	of->number = from->number;
+	WRITE_ONCE(of->task, from->task);
 	of->is_ready = 0;
 	pace_ready(of, task);
 }

@@ -22,7 +22,7 @@
 
 /* The first eight bytes of the names "[eventpoll]", "[timerfd]" and "[eventfd]", little-endian. */
 #define NAME_EVENTPOLL 0x6f70746e6576655bULL
-#define NAME_TIMERFD 0x6466726d6974655bULL
+#define NAME_TIMERFD 0x646672656d69745bULL
 #define NAME_EVENTFD 0x6466746e6576655bULL
 
 /* include/linux/socket.h */
@@ -127,7 +127,7 @@ __noinline int pace_infer(u32 slot, u32 candidates, u32 fd)
 		if (candidates & 1U << i && pace_rule_matches(&rules->rule[i], program, &key))
 			break;
 	}
-	begin = of->slept_in == thread->call ? of->woken_ns : 0;
+	begin = of->woken_in == thread->call ? of->woken_ns : 0;
 	of->woken_ns = 0;
 	if (i == PACE_RULES)
 		return 0;

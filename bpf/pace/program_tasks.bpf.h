@@ -131,7 +131,7 @@ __noinline int pace_told(u32 slot, u64 operation, u64 a, u64 b, u64 c)
 		pace_begin_by_program(thread, of, b, c, now);
 		break;
 	case PACE_SET_DEADLINE:
-		task = pace_find(thread, of, a);
+		task = a ? pace_find(thread, of, a) : NULL;
 		if (task)
 			task->deadline_ns = b;
 		break;

@@ -61,11 +61,12 @@ static __always_inline struct pace_task *pace_outer(struct pace_task *task)
  */
 static __always_inline void pace_charge(struct pace_thread *of, struct pace_task *task, u64 now)
 {
-	u64 ns = now - of->charged_ns, cycles;
+	u64 since = of->charged_ns, ns = now - since, cycles;
 	u32 i;
 
 	of->charged_ns = now;
-	if ((s64)ns <= 0)
+	/* It joined the task while it was running, or its switch in was not reported. */
+	if (!since || (s64)ns <= 0)
 		return;
 	/* A second at 5 GHz is 5 * 10^15 before the division. */
 	cycles = ns * pace_speeds.khz[bpf_get_smp_processor_id() & (CPUS - 1)] / KHZ_PER_GHZ;

@@ -94,7 +94,7 @@ struct pace_task {
 	__s32 ready;
 	__u32 tgid;
 	__u32 session;
-	/* As in struct pace_record. */
+	/* The thread that began it, as the session's PID namespace numbers it. */
 	__u32 visible_pid;
 	__u16 rule;
 	__u16 descriptor;
@@ -121,11 +121,11 @@ struct pace_thread {
 	__u32 number;
 	/* 1: it is counted in the task's `ready`. */
 	__u32 is_ready;
-	/* The call in which it slept last. */
-	__u32 slept_in;
-	/* When it was woken from that sleep; 0: not yet, or the time has been used. */
+	/* The call in which it was woken last. */
+	__u32 woken_in;
+	/* The time of that wake-up; 0: it has been used. */
 	__u64 woken_ns;
-	/* Its processor time is charged up to this time. */
+	/* Its processor time is charged up to this time; 0: it does not run, as far as is known. */
 	__u64 charged_ns;
 };
 
@@ -154,7 +154,7 @@ struct pace_record {
 	__u16 rule;
 	__u16 descriptor;
 	__u32 port;
-	/* The process that began it, as the session's PID namespace numbers it. */
+	/* The thread that began it, as the session's PID namespace numbers it. */
 	__u32 pid;
 	__u32 unused;
 	char program[PACE_PROGRAM_LEN];

@@ -297,7 +297,9 @@ fn works_for_shared_after(call: libc::c_long) {
     let pid = backend.running.pid();
     let text = services.request("list shared").text();
     assert!(
-        text.contains(&format!("{pid} backend: works for shared, because it has used io_uring")),
+        text.contains(&format!(
+            "{pid} backend: works for shared, because it began to use io_uring"
+        )),
         "{text}"
     );
     let list = services.request("list shared --json").json();

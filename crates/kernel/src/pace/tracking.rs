@@ -1,5 +1,6 @@
 //! The tasks that the gate follows, and the rules by which they begin.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use calls::Abi;
@@ -92,6 +93,21 @@ impl Tracking {
             .map(|entry| (entry, self.tasks.read(entry)))
             .filter(|(_, task)| task.state == wire::PACE_LIVE && task.session == session)
             .collect()
+    }
+
+    /// The tasks of a session that programs began, and whose processes have no thread any more:
+    /// their entries and numbers.
+    pub fn abandoned(&self, gate: &Gate, session: u32) -> Vec<(u32, u32)> {
+        let mut tasks = self.live(session);
+        tasks.retain(|(_, task)| task.id != 0);
+        if tasks.is_empty() {
+            return Vec::new();
+        }
+        let threads = (1..gate.threads.entries()).map(|slot| gate.threads.read(slot));
+        let running: BTreeSet<u32> =
+            threads.filter(|thread| thread.task != 0).map(|thread| thread.tgid).collect();
+        tasks.retain(|(_, task)| !running.contains(&task.tgid));
+        tasks.into_iter().map(|(entry, task)| (entry, task.number)).collect()
     }
 
     /// Ends a task without a record, if the entry still has the task of this number.

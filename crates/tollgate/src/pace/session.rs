@@ -1,13 +1,11 @@
 //! Pace as an extension of a session: collects the tasks that the gate follows.
 
-use std::collections::HashMap;
 use std::fs;
-use std::path::Path;
 
 use ::pace::TaskRules;
 use anyhow::{Context as _, Result, bail};
 use kernel::pace::Tracking;
-use kernel::session::SessionOptions;
+use kernel::session::{LiveThread, SessionOptions};
 use kernel::{cpus, ring, wire};
 
 use super::recorder::Recorder;
@@ -37,13 +35,24 @@ impl ExtensionSetup for PaceWatchSetup {
         let rules: Vec<_> = self.rules.rules.iter().map(tracking_rule).collect();
         tracking.set_rules(context.session.index, &rules);
         let recorder = Recorder::new(self.rules);
-        Ok(Box::new(PaceInSession { tracking, recorder, outcome: Some(self.outcome) }))
+        let session = context.session.index;
+        Ok(Box::new(PaceInSession {
+            session,
+            tracking,
+            recorder,
+            unfinished: 0,
+            outcome: Some(self.outcome),
+        }))
     }
 }
 
 struct PaceInSession {
+    /// The number of the session.
+    session: u32,
     tracking: Tracking,
     recorder: Recorder,
+    /// The tasks that had not ended when the threads were detached.
+    unfinished: usize,
     /// Taken at the end of the session.
     outcome: Option<WatchOutcome>,
 }
@@ -67,13 +76,16 @@ impl Extension for PaceInSession {
         self.drop_abandoned(context)
     }
 
+    fn before_detach(&mut self, _live: &[LiveThread]) {
+        self.unfinished = self.tracking.live(self.session).len();
+    }
+
     fn section(
         &mut self,
-        context: &mut SessionContext<'_>,
+        _context: &mut SessionContext<'_>,
         notes: &mut Vec<String>,
     ) -> Result<Option<Box<dyn Section>>> {
-        let unfinished = self.tracking.live(context.session.index).len();
-        let recorded = std::mem::take(&mut self.recorder).finish(unfinished);
+        let recorded = std::mem::take(&mut self.recorder).finish(self.unfinished);
         let Some(outcome) = self.outcome.take() else { return Ok(None) };
         Ok(Some(Box::new(outcome.section(recorded, notes)?)))
     }
@@ -82,16 +94,9 @@ impl Extension for PaceInSession {
 impl PaceInSession {
     /// Drops tasks that programs began and did not end before they ended themselves.
     fn drop_abandoned(&mut self, context: &mut SessionContext<'_>) -> Result<()> {
-        let live = self.tracking.live(context.session.index);
-        let mut runs: HashMap<u32, bool> = HashMap::new();
-        for (entry, task) in live.into_iter().filter(|(_, task)| task.id != 0) {
-            let pid = task.visible_pid;
-            let runs =
-                *runs.entry(pid).or_insert_with(|| Path::new(&format!("/proc/{pid}")).exists());
-            if !runs {
-                self.recorder.add_abandoned();
-                self.tracking.drop_task(context.gate, entry, task.number)?;
-            }
+        for (entry, number) in self.tracking.abandoned(context.gate, self.session) {
+            self.recorder.add_abandoned();
+            self.tracking.drop_task(context.gate, entry, number)?;
         }
         Ok(())
     }

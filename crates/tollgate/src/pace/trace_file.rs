@@ -15,6 +15,11 @@ const SCHEMA: &str = "tollgate.pace.trace/1";
 /// processor is idle then, as between two recordings.
 const GAP: f64 = 1.0;
 
+/// A week, and the cycles of an hour at 5 GHz. The governors are simulated millisecond by
+/// millisecond.
+const MAX_BEGIN_S: f64 = 604_800.0;
+const MAX_CYCLES: f64 = 1.8e13;
+
 /// A type of tasks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TraceType {
@@ -128,11 +133,11 @@ fn task_of(line: &TaskLine, types: &[TraceType]) -> Result<TraceTask> {
             number_of(types.len(), "type")
         );
     };
-    if !(line.begin_s >= 0.0 && line.begin_s.is_finite()) {
-        bail!("begin_s is {}, but must be 0 or more", line.begin_s);
+    if !(0.0..=MAX_BEGIN_S).contains(&line.begin_s) {
+        bail!("begin_s is {}, but must be from 0 to {MAX_BEGIN_S}", line.begin_s);
     }
-    if !(line.cycles > 0.0 && line.cycles.is_finite()) {
-        bail!("cycles is {}, but must be more than 0", line.cycles);
+    if !(0.0..=MAX_CYCLES).contains(&line.cycles) {
+        bail!("cycles is {}, but must be from 0 to {MAX_CYCLES}", line.cycles);
     }
     let deadline_ms = line.deadline_ms.unwrap_or(kind.deadline_ms);
     check_deadline(deadline_ms)?;
@@ -252,8 +257,11 @@ mod tests {
             text(&line(2, "1", "1"))
                 .ends_with("there is no type 2; the first line has 2 types, numbered from 0")
         );
-        assert!(text(&line(0, "-1", "1")).ends_with("begin_s is -1, but must be 0 or more"));
-        assert!(text(&line(0, "1", "0")).ends_with("cycles is 0, but must be more than 0"));
+        assert!(text(&line(0, "-1", "1")).ends_with("begin_s is -1, but must be from 0 to 604800"));
+        assert!(
+            text(&line(0, "1", "-1"))
+                .ends_with("cycles is -1, but must be from 0 to 18000000000000")
+        );
         let other = |header: &str| format!("{:#}", parse(header.as_bytes(), "t").unwrap_err());
         assert_eq!(other(""), "t is empty");
         assert!(other("{}").contains("t:1: the first line of a trace has the schema"));

@@ -4,7 +4,6 @@ use std::process::ExitCode;
 
 use ::pace::LevelFile;
 use anyhow::{Result, bail};
-use kernel::pace::cpufreq;
 
 use super::arguments::WatchArguments;
 use super::session::PaceWatchSetup;
@@ -76,17 +75,12 @@ fn levels(named: &[String]) -> Result<(Vec<LevelFile>, String)> {
             let sets = if named.is_empty() { own } else { named };
             Ok((sets, summaries.join("; ")))
         }
-        Err(error) if has_driver() && named.is_empty() => Err(error),
         Err(error) => {
             let sets = if named.is_empty() { level_set::built_in()? } else { named };
             let what = "what follows is what pacing would do on other machines";
             Ok((sets, format!("{}; {what}", first_clause(&error))))
         }
     }
-}
-
-fn has_driver() -> bool {
-    cpufreq::domains("/".as_ref()).is_ok_and(|domains| !domains.is_empty())
 }
 
 /// The error without its advice, which follows a semicolon.

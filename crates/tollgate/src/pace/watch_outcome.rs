@@ -1,7 +1,7 @@
 //! What a watch does with its tasks at the end.
 
 use ::pace::{LevelFile, MIN_SAMPLES};
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 
 use super::comparison::compare;
 use super::recorder::Recorded;
@@ -26,7 +26,9 @@ impl WatchOutcome {
         if let Some(mut output) = self.trace {
             let mut text = Vec::new();
             trace_file::write(&trace, &mut text)?;
-            output.write_bytes(&text).context("the trace is lost")?;
+            if let Err(error) = output.write_bytes(&text) {
+                notes.push(format!("the trace is lost: {error:#}"));
+            }
         }
         if recorded.not_kept > 0 {
             notes.push(format!(
