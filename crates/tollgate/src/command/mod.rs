@@ -12,6 +12,9 @@ use kernel::process::{Child, Credentials, GatedCommand};
 use kernel::signals::Dispositions;
 
 use crate::exit_status;
+use crate::options::ResultOptions;
+use crate::output::{Output, print_message};
+use crate::report::print;
 use crate::session_runner::{SessionEnd, SessionRunner};
 pub use find_program::{find_program, refusal, refuse};
 
@@ -40,14 +43,23 @@ pub fn start(
     Ok(Ok(child))
 }
 
-/// Tends the session until the command has ended. Returns what the report needs, and the command's
-/// exit status.
-pub fn wait(
-    runner: &mut SessionRunner,
-    child: Child,
+/// Tends the session until the command has ended, and prints the report. Returns the exit status of
+/// the command, or that of its refusal ([`start`]).
+pub fn finish(
+    mut runner: SessionRunner,
+    started: Result<Child, ExitCode>,
     words: &[OsString],
     measures_toll: bool,
-) -> Result<(SessionEnd, i32)> {
+    options: &ResultOptions,
+    output: &mut Output,
+) -> Result<ExitCode> {
+    let child = match started {
+        Ok(child) => child,
+        Err(refused) => {
+            runner.cancel()?;
+            return Ok(refused);
+        }
+    };
     while !child.ended_within(runner.deadline(), runner.descriptor()) {
         runner.tend()?;
     }
@@ -61,7 +73,12 @@ pub fn wait(
         notes: Vec::new(),
         measures_toll,
     };
-    Ok((ending, exit))
+    let report = runner.finish(ending)?;
+    // The command's status matters more than a report that has no reader any more.
+    if let Err(error) = print(&report, options, output) {
+        let _ = print_message(&format!("tollgate: {error:#}"));
+    }
+    Ok(ExitCode::from(exit as u8))
 }
 
 /// The command as the kernel crate starts it.

@@ -11,7 +11,7 @@ use super::watch_outcome::WatchOutcome;
 use super::{level_set, machine_levels, rules};
 use crate::command::{self, find_program, refuse};
 use crate::extension::ExtensionSetup;
-use crate::output::{Output, print_message};
+use crate::output::Output;
 use crate::process_watch::{self, ProcessWatch};
 use crate::report::print;
 use crate::session_runner::SessionRunner;
@@ -44,20 +44,8 @@ pub fn watch(arguments: &WatchArguments) -> Result<ExitCode> {
     };
     let mut runner = SessionRunner::start(vec![setup])?;
     runner.prepare_command(&program, words)?;
-    let child = match command::start(&mut runner, program, words, None, || Ok(()))? {
-        Ok(child) => child,
-        Err(refused) => {
-            runner.cancel()?;
-            return Ok(refused);
-        }
-    };
-    let (ending, exit) = command::wait(&mut runner, child, words, false)?;
-    let report = runner.finish(ending)?;
-    // The command's status matters more than a report that has no reader any more.
-    if let Err(error) = print(&report, &arguments.result, &mut output) {
-        let _ = print_message(&format!("tollgate: {error:#}"));
-    }
-    Ok(ExitCode::from(exit as u8))
+    let child = command::start(&mut runner, program, words, None, || Ok(()))?;
+    command::finish(runner, child, words, false, &arguments.result, &mut output)
 }
 
 /// The sets of levels to compare on, and a sentence about this machine.

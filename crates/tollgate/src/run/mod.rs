@@ -11,9 +11,8 @@ use crate::command::{self, find_program, refusal, refuse};
 use crate::extension::ExtensionSetup;
 use crate::guard::GuardSetup;
 use crate::lens::LensSetup;
-use crate::output::{Output, print_message};
+use crate::output::Output;
 use crate::plugin::{self, PluginSetup};
-use crate::report::print;
 use crate::session_runner::SessionRunner;
 use crate::source_file::SourceFile;
 use crate::user;
@@ -50,21 +49,8 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
     let child = command::start(&mut runner, program, words, identity, || join(&arguments.service))?;
     // The command runs already, so Tollgate continues even if the daemon has ended.
     let _ = join(&own_service);
-    let child = match child {
-        Ok(child) => child,
-        Err(refused) => {
-            runner.cancel()?;
-            return Ok(refused);
-        }
-    };
     let measures_toll = !arguments.lens_options.no_toll;
-    let (ending, exit) = command::wait(&mut runner, child, words, measures_toll)?;
-    let report = runner.finish(ending)?;
-    // The command's status matters more than a report that has no reader any more.
-    if let Err(error) = print(&report, &arguments.result, &mut output) {
-        let _ = print_message(&format!("tollgate: {error:#}"));
-    }
-    Ok(ExitCode::from(exit as u8))
+    command::finish(runner, child, words, measures_toll, &arguments.result, &mut output)
 }
 
 /// The extensions of the run, in the order of their sections in the report.
