@@ -3,7 +3,7 @@
 use std::thread;
 
 use ::pace::{
-    DistributionModel, Estimator, LevelFile, Replay, SampleSelection, ScheduleRule, TraceTask,
+    DistributionModel, Estimator, LevelFile, SampleSelection, ScheduleRule, TraceTask,
     TypeKnowledge, WorkCurve, choose_estimator, replay,
 };
 use indicatif::{ProgressBar, ProgressStyle};
@@ -80,7 +80,14 @@ pub struct SimulatedSet<'sets> {
     pub known: Vec<TypeKnowledge>,
     /// The tasks that are judged.
     judged: Vec<TraceTask>,
-    replays: Vec<(PolicyName, Replay)>,
+    policies: Vec<JudgedPolicy>,
+}
+
+/// What a policy has met and used, for each judged task.
+struct JudgedPolicy {
+    name: PolicyName,
+    energies: Vec<f64>,
+    met: Vec<bool>,
 }
 
 impl<'sets> SimulatedSet<'sets> {
@@ -102,16 +109,16 @@ impl<'sets> SimulatedSet<'sets> {
             }
         });
         let known: Vec<_> = known.collect();
-        let replays = PolicyName::ALL.map(|policy| {
-            let mut running = policy.start(&set.levels, &known);
+        let policies = PolicyName::ALL.map(|name| {
+            let mut running = name.start(&set.levels, &known);
             let result = replay(&set.levels, judged, running.as_mut());
             progress.inc(1);
-            (policy, result)
+            JudgedPolicy { name, met: result.met(judged), energies: result.energies }
         });
-        Self { set, known, judged: judged.to_vec(), replays: replays.into() }
+        Self { set, known, judged: judged.to_vec(), policies: policies.into() }
     }
 
-    pub fn report(&self, trace: &Trace) -> LevelSetReport {
+    fn report(&self, trace: &Trace) -> LevelSetReport {
         let levels = &self.set.levels;
         LevelSetReport {
             name: self.set.name.clone(),
@@ -139,21 +146,21 @@ impl<'sets> SimulatedSet<'sets> {
     }
 
     fn energies(&self, kind: usize, policy: PolicyName) -> Vec<f64> {
-        let found = self.replays.iter().find(|(other, _)| *other == policy);
-        found.map_or_else(Vec::new, |(_, result)| self.of_kind(kind, &result.energies).collect())
+        let found = self.policies.iter().find(|other| other.name == policy);
+        found.map_or_else(Vec::new, |found| self.of_kind(kind, &found.energies).collect())
     }
 
     fn type_report(&self, kind: usize, one: &TraceType, trace: &Trace) -> TypeReport {
         let work = trace.tasks.iter().filter(|task| task.kind == kind);
         let curve = WorkCurve::of_samples(work.map(|task| (task.cycles, 1.0)));
         let fastest = self.energies(kind, PolicyName::Fastest);
-        let rows = self.replays.iter().map(|(policy, result)| {
-            let energies: Vec<_> = self.of_kind(kind, &result.energies).collect();
-            let met: Vec<_> = self.of_kind(kind, &result.met(&self.judged)).collect();
+        let rows = self.policies.iter().map(|policy| {
+            let energies: Vec<_> = self.of_kind(kind, &policy.energies).collect();
+            let met: Vec<_> = self.of_kind(kind, &policy.met).collect();
             let missed = met.iter().filter(|is_met| !**is_met).count() as u64;
             let ratio = quotient_of_sums(&energies, &fastest, CONFIDENCE, SEED);
             PolicyRow {
-                policy: *policy,
+                policy: policy.name,
                 energy_j: energies.iter().sum(),
                 of_fastest: ratio.map(ReportedInterval::from),
                 missed,

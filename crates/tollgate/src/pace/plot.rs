@@ -10,7 +10,7 @@ use plotters::prelude::*;
 
 use super::comparison::SimulatedSet;
 use super::policy::PAPER_TICK;
-use super::simulate_report::{PolicyRow, ReportedInterval, TypeReport};
+use super::simulate_report::{PolicyRow, ReportedInterval, SimulateReport, TypeReport};
 use super::trace_file::Trace;
 use crate::format::printable;
 
@@ -24,12 +24,16 @@ const GREY: RGBColor = RGBColor(120, 120, 120);
 
 type Panel<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// Writes the pictures to a folder, which is created.
-pub fn write(folder: &Path, sets: &[SimulatedSet], trace: &Trace) -> Result<()> {
+/// Writes the pictures to a folder, which is created. `report` has the results of the same sets.
+pub fn write(
+    folder: &Path,
+    sets: &[SimulatedSet],
+    report: &SimulateReport,
+    trace: &Trace,
+) -> Result<()> {
     let cannot_write = |path: &Path| format!("cannot write {}", path.display());
     fs::create_dir_all(folder).with_context(|| cannot_write(folder))?;
-    for (number, set) in (1..).zip(sets) {
-        let report = set.report(trace);
+    for (number, (set, report)) in (1..).zip(sets.iter().zip(&report.sets)) {
         for (kind, of_type) in report.types.iter().enumerate() {
             if of_type.judged == 0 {
                 continue;

@@ -29,10 +29,10 @@ pub fn simulate(arguments: &SimulateArguments) -> Result<ExitCode> {
         );
     }
     let simulated = simulated(&sets, &trace);
-    if let Some(folder) = &arguments.plot {
-        plot::write(folder, &simulated, &trace)?;
-    }
     let report = report(&simulated, &trace);
+    if let Some(folder) = &arguments.plot {
+        plot::write(folder, &simulated, &report, &trace)?;
+    }
     match arguments.json {
         true => output.write_json(&report)?,
         false => output.write(&simulation_text(&report))?,
