@@ -1,6 +1,7 @@
 //! Pace as an extension of a session: collects the tasks that the gate follows.
 
 use std::fs;
+use std::time::{Duration, Instant};
 
 use ::pace::TaskRules;
 use anyhow::{Context as _, Result, bail};
@@ -13,6 +14,10 @@ use super::rules::tracking_rule;
 use super::watch_outcome::WatchOutcome;
 use crate::extension::{Extension, ExtensionSetup, SessionContext};
 use crate::report::Section;
+
+/// How often to search for abandoned tasks. Each search reads all tasks, and a session is tended for
+/// each batch of records, which may be thousands of times a second.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Watches tasks without changing a speed.
 pub struct PaceWatchSetup {
@@ -40,6 +45,7 @@ impl ExtensionSetup for PaceWatchSetup {
             session,
             tracking,
             recorder,
+            latest_sweep: Instant::now(),
             unfinished: 0,
             outcome: Some(self.outcome),
         }))
@@ -51,6 +57,8 @@ struct PaceInSession {
     session: u32,
     tracking: Tracking,
     recorder: Recorder,
+    /// When abandoned tasks were last searched for.
+    latest_sweep: Instant,
     /// The tasks that had not ended when the threads were detached.
     unfinished: usize,
     /// Taken at the end of the session.
@@ -73,6 +81,10 @@ impl Extension for PaceInSession {
     }
 
     fn tend(&mut self, context: &mut SessionContext<'_>) -> Result<()> {
+        if self.latest_sweep.elapsed() < SWEEP_INTERVAL {
+            return Ok(());
+        }
+        self.latest_sweep = Instant::now();
         self.drop_abandoned(context)
     }
 
