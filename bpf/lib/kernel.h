@@ -88,6 +88,11 @@ struct __sk_buff {
 /* include/linux/sched.h, __TASK_STOPPED; not in BTF */
 #define STATE_STOPPED 0x4
 
+/* include/linux/socket.h */
+#define AF_UNIX 1
+#define AF_INET 2
+#define AF_INET6 10
+
 /* include/uapi/asm-generic/signal.h */
 #define SIGKILL 9
 #define SIGCONT 18

@@ -20,8 +20,8 @@ static __always_inline void pace_sys_enter(struct crossing *at)
 {
 	const struct pt_regs *regs = at->regs;
 
-	if (unlikely(call_flags(at->call) & CALL_TELLS_PACE) && regs->di == PACE_MAGIC)
-		pace_told(at->thread->slot, regs->si, regs->dx, regs->r10, regs->r8);
+	if (unlikely(call_flags(at->call) & CALL_REQUESTS_PACE) && regs->di == PACE_MAGIC)
+		pace_request(at->thread->slot, regs->si, regs->dx, regs->r10, regs->r8);
 }
 
 static __always_inline void pace_sys_exit(struct crossing *at)

@@ -25,10 +25,6 @@
 #define NAME_TIMERFD 0x646672656d69745bULL
 #define NAME_EVENTFD 0x6466746e6576655bULL
 
-/* include/linux/socket.h */
-#define PACE_AF_INET 2
-#define PACE_AF_INET6 10
-
 /* The call has no descriptor. */
 #define PACE_NO_FD (~0U)
 
@@ -71,7 +67,7 @@ static __always_inline void pace_find_key(struct task_struct *task, u32 fd, stru
 					   bpf_core_field_offset(struct socket_alloc, vfs_inode)),
 				   socket.sk);
 		type = BPF_CORE_READ(sk, __sk_common.skc_family);
-		if (type == PACE_AF_INET || type == PACE_AF_INET6)
+		if (type == AF_INET || type == AF_INET6)
 			key->port = BPF_CORE_READ(sk, __sk_common.skc_num);
 	} else if (type == S_IFIFO) {
 		key->descriptor = PACE_PIPE;

@@ -106,10 +106,10 @@ static __always_inline void pace_name_type(struct thread_state *thread, u64 type
 }
 
 /*
- * The current thread has told the gate of a task. This is a global function, so that the verifier
- * checks it once.
+ * The current thread requests an operation on a task. This is a global function, so that the
+ * verifier checks it once.
  */
-__noinline int pace_told(u32 slot, u64 operation, u64 a, u64 b, u64 c)
+__noinline int pace_request(u32 slot, u64 operation, u64 a, u64 b, u64 c)
 {
 	struct thread_state *thread = thread_at(slot);
 	struct pace_thread *of = pace_of(slot);

@@ -10,9 +10,6 @@
  * include/linux/socket.h, include/linux/net.h, include/uapi/linux/in.h, include/net/tcp_states.h,
  * include/linux/if.h
  */
-#define AF_UNIX 1
-#define AF_INET 2
-#define AF_INET6 10
 #define SOCK_STREAM 1
 #define SOCK_SEQPACKET 5
 #define IPPROTO_UDP 17

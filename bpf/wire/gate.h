@@ -82,8 +82,8 @@ enum call_flag {
 	CALL_IO_URING = 1 << 27,
 	/* The descriptor by which it sends is its third argument, and not the first one. */
 	CALL_THIRD_DESCRIPTOR = 1 << 28,
-	/* By this call, a program tells of its tasks. */
-	CALL_TELLS_PACE = 1 << 29,
+	/* By this call, a program requests an operation on one of its tasks. */
+	CALL_REQUESTS_PACE = 1 << 29,
 	/* Its first argument is the descriptor by which it receives or waits. */
 	CALL_HAS_DESCRIPTOR = 1 << 30,
 };

@@ -13,8 +13,8 @@
 #define PACE_NAME_LEN 64
 
 /*
- * A program tells the gate of its tasks by a call of getppid whose first argument is PACE_MAGIC
- * ("TOLLPACE"). getppid ignores its arguments, so without a gate the call does nothing. The second
+ * A program requests operations on its tasks by calls of getppid whose first argument is
+ * PACE_MAGIC ("TOLLPACE"). getppid ignores its arguments, so without a gate the call does nothing. The second
  * argument is the operation; the others depend on it. The program chooses the IDs of its tasks.
  */
 #define PACE_MAGIC 0x544f4c4c50414345ULL

@@ -29,7 +29,7 @@ _is_supported = platform.machine() == "x86_64"
 _ids = itertools.count(1)
 
 
-def _tell(operation, a=0, b=0, c=0):
+def _request(operation, a=0, b=0, c=0):
     if _is_supported:
         _syscall(_GETPPID, _MAGIC, operation, a, b, c)
 
@@ -49,12 +49,12 @@ class TaskType:
         encoded = name.encode()
         self.id = _hash(encoded)
         text = ctypes.create_string_buffer(encoded)
-        _tell(_NAME_TYPE, self.id, ctypes.addressof(text))
+        _request(_NAME_TYPE, self.id, ctypes.addressof(text))
 
     def begin(self):
         """Begins a task. The calling thread works on it until the task ends."""
         task = Task(next(_ids))
-        _tell(_BEGIN, self.id, task.id)
+        _request(_BEGIN, self.id, task.id)
         return task
 
 
@@ -66,17 +66,17 @@ class Task:
 
     def end(self):
         """Ends the task. Does nothing if it has ended already."""
-        _tell(_END, self.id)
+        _request(_END, self.id)
 
     def end_and_begin(self, task_type):
         """Ends the task and begins the next one, with one system call."""
         task = Task(next(_ids))
-        _tell(_END_AND_BEGIN, self.id, task.id, task_type.id)
+        _request(_END_AND_BEGIN, self.id, task.id, task_type.id)
         return task
 
     def set_deadline(self, seconds):
         """Changes the time from the task's beginning to its deadline."""
-        _tell(_SET_DEADLINE, self.id, int(seconds * 1e9))
+        _request(_SET_DEADLINE, self.id, int(seconds * 1e9))
 
     def __enter__(self):
         return self

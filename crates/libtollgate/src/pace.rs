@@ -28,7 +28,7 @@ pub struct TaskType(u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Task(u64);
 
-fn tell(operation: u64, a: u64, b: u64, c: u64) {
+fn request(operation: u64, a: u64, b: u64, c: u64) {
     // SAFETY: getppid ignores its arguments.
     unsafe { libc::syscall(libc::SYS_getppid, MAGIC, operation, a, b, c) };
 }
@@ -41,7 +41,7 @@ impl TaskType {
     /// The type with this name. Tollgate uses the first 63 bytes of the name.
     pub fn new(name: &CStr) -> Self {
         let id = hash(name.to_bytes());
-        tell(NAME_TYPE, id, name.as_ptr().addr() as u64, 0);
+        request(NAME_TYPE, id, name.as_ptr().addr() as u64, 0);
         Self(id)
     }
 
@@ -61,7 +61,7 @@ impl TaskType {
     /// and the thread continues the outer task when the new one ends.
     pub fn begin(self) -> Task {
         let task = new_task();
-        tell(BEGIN, self.0, task.0, 0);
+        request(BEGIN, self.0, task.0, 0);
         task
     }
 }
@@ -80,20 +80,20 @@ impl Task {
     /// Ends the task. Any thread of the process may do so. If the task has ended already, nothing
     /// happens.
     pub fn end(self) {
-        tell(END, self.0, 0, 0);
+        request(END, self.0, 0, 0);
     }
 
     /// Ends the task and begins the next one, with one system call.
     pub fn end_and_begin(self, next: TaskType) -> Self {
         let task = new_task();
-        tell(END_AND_BEGIN, self.0, task.0, next.0);
+        request(END_AND_BEGIN, self.0, task.0, next.0);
         task
     }
 
     /// Changes the time from the task's beginning to its deadline.
     pub fn set_deadline(self, deadline: Duration) {
         let ns = u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX);
-        tell(SET_DEADLINE, self.0, ns, 0);
+        request(SET_DEADLINE, self.0, ns, 0);
     }
 }
 

@@ -33,7 +33,7 @@ const FLAGS: [(u32, &[&str]); 10] = [
     ),
     (wire::CALL_IO_URING, &["io_uring_setup", "io_uring_enter"]),
     (wire::CALL_THIRD_DESCRIPTOR, &["splice"]),
-    (wire::CALL_TELLS_PACE, &["getppid"]),
+    (wire::CALL_REQUESTS_PACE, &["getppid"]),
     (
         wire::CALL_HAS_DESCRIPTOR,
         &[
@@ -94,7 +94,7 @@ mod tests {
         (wire::CALL_SETS_USER, [&[105, 113, 117], &[23, 70, 164, 203, 208, 213], &[105, 113, 117]]),
         (wire::CALL_IO_URING, [&[425, 426], &[425, 426], &[425, 426]]),
         (wire::CALL_THIRD_DESCRIPTOR, [&[275], &[313], &[275]]),
-        (wire::CALL_TELLS_PACE, [&[110], &[64], &[110]]),
+        (wire::CALL_REQUESTS_PACE, [&[110], &[64], &[110]]),
         (
             wire::CALL_HAS_DESCRIPTOR,
             [

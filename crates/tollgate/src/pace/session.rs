@@ -15,8 +15,8 @@ use super::watch_outcome::WatchOutcome;
 use crate::extension::{Extension, ExtensionSetup, SessionContext};
 use crate::report::Section;
 
-/// How often to search for abandoned tasks. Each search reads all tasks, and a session is tended for
-/// each batch of records, which may be thousands of times a second.
+/// How often to search for abandoned tasks. Each search reads all tasks, and a session is tended
+/// for each batch of records, which may be thousands of times a second.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Watches tasks without changing a speed.
