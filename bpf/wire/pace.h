@@ -14,8 +14,9 @@
 
 /*
  * A program requests operations on its tasks by calls of getppid whose first argument is
- * PACE_MAGIC ("TOLLPACE"). getppid ignores its arguments, so without a gate the call does nothing. The second
- * argument is the operation; the others depend on it. The program chooses the IDs of its tasks.
+ * PACE_MAGIC ("TOLLPACE"). getppid ignores its arguments, so without a gate the call does nothing.
+ * The second argument is the operation; the others depend on it. The program chooses the IDs of
+ * its tasks.
  */
 #define PACE_MAGIC 0x544f4c4c50414345ULL
 

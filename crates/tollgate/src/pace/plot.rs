@@ -112,7 +112,7 @@ fn work(panel: &Panel, cycles: &[f64]) -> Result<(), Box<dyn std::error::Error>>
         .build_cartesian_2d(0.0..most * 1.05, 0.0..100.0)?;
     chart
         .configure_mesh()
-        .max_light_lines(0)
+        .light_line_style(TRANSPARENT)
         .x_label_formatter(&number)
         .y_label_formatter(&number)
         .x_desc("million cycles")
@@ -143,7 +143,7 @@ fn schedules(
         .build_cartesian_2d(0.0..deadline_ms, 0.0..fastest * 1.05)?;
     chart
         .configure_mesh()
-        .max_light_lines(0)
+        .light_line_style(TRANSPARENT)
         .x_label_formatter(&number)
         .y_label_formatter(&number)
         .x_desc("ms since the task began")
@@ -211,7 +211,7 @@ fn bars(
     chart
         .configure_mesh()
         .disable_x_mesh()
-        .max_light_lines(0)
+        .light_line_style(TRANSPARENT)
         .y_label_formatter(&number)
         .x_labels(rows.len())
         .x_label_formatter(&name)
@@ -239,7 +239,43 @@ fn bars(
 
 #[cfg(test)]
 mod tests {
+    use ::pace::TraceTask;
+
+    use super::super::comparison::{report, simulated};
+    use super::super::level_set;
+    use super::super::trace_file::TraceType;
     use super::*;
+
+    #[test]
+    fn each_type_with_judged_tasks_has_a_picture_for_each_set() {
+        let kind = |name: &str| TraceType { name: name.into(), deadline_ms: 30.0, target: 0.9 };
+        let task = |index: u32| TraceTask {
+            kind: 0,
+            begin: f64::from(index) * 0.04,
+            cycles: 5e6 + f64::from(index % 7) * 1e6,
+            deadline: 0.03,
+        };
+        let trace = Trace {
+            types: vec![kind("a <b> & c"), kind("no task")],
+            tasks: (0..40).map(task).collect(),
+        };
+        let sets = ["rightspeed", "rk3399-a72"].map(|name| level_set::find(name).unwrap());
+        let sets = simulated(&sets, &trace);
+        let folder = tempfile::tempdir().unwrap();
+        write(&folder.path().join("new"), &sets, &report(&sets, &trace), &trace).unwrap();
+        let mut files: Vec<_> = fs::read_dir(folder.path().join("new"))
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .collect();
+        files.sort();
+        let names: Vec<_> = files.iter().map(|path| path.file_name().unwrap()).collect();
+        assert_eq!(names, ["a-b-c-1.svg", "a-b-c-2.svg"]);
+        for file in &files {
+            let text = fs::read_to_string(file).unwrap();
+            assert!(text.contains("a &lt;b&gt; &amp; c on "), "{text}");
+            assert!(text.trim_end().ends_with("</svg>") && text.contains("clairvoyant"));
+        }
+    }
 
     #[test]
     fn file_names_are_plain() {
