@@ -61,7 +61,8 @@ int gate_sched_switch(u64 *ctx)
 	struct cpu_state *cpu = this_cpu();
 	struct task_struct *prev = (void *)ctx[1], *next = (void *)ctx[2];
 
-	if (unlikely(cpu->task != (u64)prev || cpu->slot || *pid_bucket(next->pid)))
+	if (unlikely(cpu->task != (u64)prev || needs_handlers(cpu) ||
+		     *pid_bucket(next->pid)))
 		return sched_switch_gated(ctx[0], prev, next, ctx[3]);
 	set_current(cpu, next, 0);
 	return 0;
@@ -75,6 +76,15 @@ int BPF_PROG(gate_waking, struct task_struct *task)
 
 	if (slot && !is_retired())
 		call_waking(thread_at(slot));
+	return 0;
+}
+
+/* Only with pace. */
+SEC("?tp_btf/cpu_frequency")
+int BPF_PROG(gate_frequency, unsigned int khz, unsigned int cpu)
+{
+	if (!is_retired())
+		call_frequency(khz, cpu);
 	return 0;
 }
 

@@ -77,6 +77,13 @@ static __always_inline void call_switch_in(struct switching *at)
 		pace_switch_in(at);
 }
 
+/* A switch to any task, on a processor that is watched. */
+static __always_inline void call_watched_switch(struct cpu_state *cpu, struct task_struct *next)
+{
+	if ((config.enabled & PACE) && unlikely(cpu->is_watched) && !is_retired())
+		pace_watched_switch(cpu, next);
+}
+
 static __always_inline void call_exec(struct thread_state *thread)
 {
 	if (has(thread, GUARD))
@@ -171,6 +178,11 @@ static __always_inline void call_tcp_state(struct sock *sk, int before, int now)
 static __always_inline void call_netif_rx(struct sk_buff *packet)
 {
 	service_netif_rx(packet);
+}
+
+static __always_inline void call_frequency(u32 khz, u32 cpu)
+{
+	pace_frequency(khz, cpu);
 }
 
 static __always_inline void call_recvmsg(struct bpf_sock_addr *from, u32 family)

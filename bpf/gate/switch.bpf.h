@@ -20,6 +20,7 @@ static __noinline int sched_switch_gated(bool preempt, struct task_struct *prev,
 		call_switch_out(&at);
 	}
 	set_current(cpu, next, next_slot);
+	call_watched_switch(cpu, next);
 	if (next_slot && !is_retired()) {
 		at.thread = thread_at(next_slot);
 		at.task = next;

@@ -13,7 +13,8 @@ struct cpu_state {
 	u64 task;
 	/* Its slot; 0: a bystander. */
 	u32 slot;
-	u32 unused;
+	/* 1: pace must know of each switch here. It is next to `slot`: see needs_handlers(). */
+	u32 is_watched;
 	/*
 	 * The distance from the bottom of a task's kernel stack to its saved registers. It is the
 	 * same for all tasks, and 0 until the gate has seen one.
@@ -51,6 +52,15 @@ HASH_MAP(by_task, THREADS, u64, u32);
 static __always_inline struct cpu_state *this_cpu(void)
 {
 	return &cpus[bpf_get_smp_processor_id() & (CPUS - 1)];
+}
+
+/*
+ * Whether a switch from the task that runs here concerns an extension. `slot` and `is_watched` are
+ * tested by one load, because every switch of the machine passes here.
+ */
+static __always_inline bool needs_handlers(struct cpu_state *cpu)
+{
+	return *(u64 *)&cpu->slot;
 }
 
 static __always_inline struct thread_state *thread_at(u32 slot)

@@ -261,9 +261,23 @@ struct signal_struct {
 	struct pid *pids[PIDTYPE_MAX];
 };
 
+struct rq {
+	unsigned int nr_running;
+};
+
+struct cfs_rq {
+	struct rq *rq;
+};
+
 struct sched_entity {
 	u64 sum_exec_runtime;
+	struct cfs_rq *cfs_rq;
 };
+
+/* include/uapi/linux/bpf.h */
+struct bpf_timer {
+	u64 opaque[2];
+} __attribute__((aligned(8)));
 
 struct task_io_accounting {
 	u64 rchar;

@@ -77,6 +77,7 @@ __noinline int pace_switched_out(u32 slot, u32 sleeps, u64 now)
 
 	if (!(config.enabled & PACE))
 		return 0;
+	pace_cpu_at(bpf_get_smp_processor_id())->slot = 0;
 	/* An ended task is not removed from the thread here, because a waker may set a new one. */
 	task = pace_live(of);
 	if (!task)
@@ -107,8 +108,11 @@ __noinline int pace_switched_in(u32 slot, u64 now)
 		return 0;
 	}
 	of->charged_ns = now;
+	pace_cpu_at(bpf_get_smp_processor_id())->slot = slot;
 	/* Its waking may have been missed. */
 	pace_ready(of, task);
+	if (unlikely(task->domain))
+		pace_run_paced(task->entry, now);
 	return 0;
 }
 
@@ -120,6 +124,10 @@ static __always_inline void pace_switch_out(struct switching *at)
 
 static __always_inline void pace_switch_in(struct switching *at)
 {
+	struct pace_cpu *cpu = pace_cpu_at(bpf_get_smp_processor_id());
+
+	if (unlikely(!cpu->queue))
+		cpu->queue = (u64)at->task->se.cfs_rq->rq;
 	if (unlikely(pace_of(at->thread->slot)->task))
 		pace_switched_in(at->thread->slot, switch_ns(at));
 }

@@ -143,7 +143,7 @@ __noinline int pace_infer(u32 slot, u32 candidates, u32 fd)
 	task->descriptor = key.descriptor;
 	task->port = key.port;
 	__builtin_memcpy(task->program, program, sizeof(task->program));
-	WRITE_ONCE(task->state, PACE_LIVE);
+	pace_begin(thread, task, now);
 	return 0;
 }
 

@@ -67,7 +67,7 @@ static __always_inline void pace_begin_by_program(struct thread_state *thread,
 		task->outer_number = outer_number;
 	}
 	pace_program(current, task->program);
-	WRITE_ONCE(task->state, PACE_LIVE);
+	pace_begin(thread, task, now);
 }
 
 static __always_inline void pace_end_by_program(struct thread_state *thread,
@@ -132,8 +132,11 @@ __noinline int pace_request(u32 slot, u64 operation, u64 a, u64 b, u64 c)
 		break;
 	case PACE_SET_DEADLINE:
 		task = a ? pace_find(thread, of, a) : NULL;
-		if (task)
-			task->deadline_ns = b;
+		if (!task)
+			break;
+		task->deadline_ns = b;
+		if (task->domain)
+			pace_evaluate(task->domain - 1, now);
 		break;
 	case PACE_NAME_TYPE:
 		pace_name_type(thread, a, b);

@@ -15,13 +15,10 @@
 struct pace_task pace_tasks[PACE_TASKS] SEC(".bss.pace_tasks");
 struct pace_thread pace_threads[THREADS] SEC(".bss.pace_thr");
 struct pace_rules pace_rules[SESSIONS] SEC(".bss.pace_rules");
-/* User space writes it. */
-struct pace_speeds pace_speeds SEC(".bss.pace_khz");
-/*
- * The lowest entry of pace_tasks that has never been used. Freed ones are in a queue. User space
- * sets it to 1 before the first task.
- */
-u32 pace_next_task SEC(".bss.pace_next") = 0;
+struct pace_cpu pace_cpus[CPUS] SEC(".bss.pace_cpus");
+struct pace_domain pace_domains[CPUS] SEC(".bss.pace_dom");
+struct pace_schedule pace_schedules[PACE_SCHEDULES] SEC(".bss.pace_plan");
+struct pace_control pace_control SEC(".bss.pace_ctl");
 
 FREE_LIST(pace_free_tasks, PACE_TASKS);
 
@@ -55,26 +52,59 @@ static __always_inline struct pace_task *pace_outer(struct pace_task *task)
 	return outer;
 }
 
-/*
- * Charges a running thread's time since the last charge to its task, and to the tasks around that
- * one.
- */
-static __always_inline void pace_charge(struct pace_thread *of, struct pace_task *task, u64 now)
+static __always_inline struct pace_cpu *pace_cpu_at(u32 cpu)
 {
-	u64 since = of->charged_ns, ns = now - since, cycles;
+	return &pace_cpus[cpu & (CPUS - 1)];
+}
+
+/* The task that runs on a processor; NULL: there is none. */
+static __always_inline struct pace_task *pace_running(struct pace_cpu *at)
+{
+	u32 slot = READ_ONCE(at->slot);
+
+	return slot ? pace_live(pace_of(slot)) : NULL;
+}
+
+/*
+ * Charges the time from `since` to `now` of a thread to its task, and to the tasks around that one.
+ * `since` is 0 if the thread joined the task while it was running, or if its switch in was not
+ * reported.
+ */
+static __always_inline void pace_add_work(struct pace_task *task, u64 since, u64 now, u32 khz)
+{
+	u64 ns = now - since, cycles;
 	u32 i;
 
-	of->charged_ns = now;
-	/* It joined the task while it was running, or its switch in was not reported. */
 	if (!since || (s64)ns <= 0)
 		return;
 	/* A second at 5 GHz is 5 * 10^15 before the division. */
-	cycles = ns * pace_speeds.khz[bpf_get_smp_processor_id() & (CPUS - 1)] / KHZ_PER_GHZ;
+	cycles = ns * khz / KHZ_PER_GHZ;
 	for (i = 0; i < PACE_NESTED && task; i++) {
 		__sync_fetch_and_add(&task->cpu_ns, ns);
 		__sync_fetch_and_add(&task->cycles, cycles);
 		task = pace_outer(task);
 	}
+}
+
+/*
+ * Charges the time of the thread that runs here since the last charge. The exchange decides who
+ * charges a stretch of time, because another processor may report a change of the speed.
+ */
+static __always_inline void pace_charge(struct pace_thread *of, struct pace_task *task, u64 now)
+{
+	u64 since = __sync_lock_test_and_set(&of->charged_ns, now);
+
+	pace_add_work(task, since, now, pace_cpu_at(bpf_get_smp_processor_id())->khz);
+}
+
+/* The same for the thread that runs on a processor, which need not be this one. */
+static __always_inline void pace_charge_at(struct pace_cpu *at, struct pace_thread *of,
+					   struct pace_task *task, u64 now)
+{
+	u64 since = READ_ONCE(of->charged_ns);
+
+	if (since && __sync_val_compare_and_swap(&of->charged_ns, since, now) == since)
+		pace_add_work(task, since, now, at->khz);
 }
 
 #endif

@@ -3,7 +3,7 @@
 #ifndef TOLLGATE_PACE_TASKS_BPF_H
 #define TOLLGATE_PACE_TASKS_BPF_H
 
-#include "pace/state.bpf.h"
+#include "pace/speeds.bpf.h"
 
 /* Ends a task, which at most one caller does, and reports it. */
 static __always_inline void pace_end(struct pace_task *task, u32 how, u64 now)
@@ -31,6 +31,7 @@ static __always_inline void pace_end(struct pace_task *task, u32 how, u64 now)
 		__builtin_memcpy(record->program, task->program, sizeof(record->program));
 		bpf_ringbuf_submit(record, 0);
 	}
+	pace_end_pacing(task, now);
 	WRITE_ONCE(task->state, PACE_FREE);
 	bpf_map_push_elem(&pace_free_tasks, &entry, BPF_ANY);
 }
@@ -47,7 +48,7 @@ static __always_inline void pace_program(struct task_struct *task, char *program
 static __always_inline struct pace_task *pace_new(struct thread_state *thread, u64 now)
 {
 	struct pace_thread *of = pace_of(thread->slot);
-	u32 entry = alloc_index(&pace_next_task, PACE_TASKS, pace_free_tasks), number;
+	u32 entry = alloc_index(&pace_control.next_task, PACE_TASKS, pace_free_tasks), number;
 	struct pace_task *task;
 
 	if (!entry) {
@@ -69,7 +70,22 @@ static __always_inline struct pace_task *pace_new(struct thread_state *thread, u
 	of->number = number;
 	of->is_ready = 1;
 	of->charged_ns = now;
+	pace_cpu_at(bpf_get_smp_processor_id())->slot = thread->slot;
 	return task;
+}
+
+/* A new task is complete. */
+static __always_inline void pace_begin(struct thread_state *thread, struct pace_task *task, u64 now)
+{
+	u32 entry = task->entry;
+	bool paced = is_paced(thread);
+
+	/* From PACE_LIVE on, another thread may end the task. */
+	if (paced)
+		pace_prepare_pacing(entry);
+	WRITE_ONCE(task->state, PACE_LIVE);
+	if (paced)
+		pace_run_paced(entry, now);
 }
 
 /* A thread of the task is ready to run. A waker on another processor may notice it as well. */

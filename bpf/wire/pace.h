@@ -9,6 +9,10 @@
 #define PACE_TASKS 4096
 /* The maximum number of rules of a session. A rule is a bit in struct pace_call. */
 #define PACE_RULES 16
+/* The maximum number of schedules. Entry 0 is not used. */
+#define PACE_SCHEDULES 4096
+/* The maximum number of speeds in a schedule. */
+#define PACE_STEPS 16
 #define PACE_PROGRAM_LEN 16
 #define PACE_NAME_LEN 64
 
@@ -107,12 +111,124 @@ struct pace_task {
 	__u32 entry;
 	/* The slot of the thread that began it. */
 	__u32 beginner;
+	/* Its entry in pace_schedules; 0: it runs at the fastest speed. */
+	__u32 schedule;
+	/* The frequency domain whose tasks it is counted among, plus 1; 0: it is not paced. */
+	__u32 domain;
 	char program[PACE_PROGRAM_LEN];
 };
 
-/* The speed of each processor, in kHz. */
-struct pace_speeds {
-	__u32 khz[CPUS];
+/* A processor. */
+struct pace_cpu {
+	/* The address of the scheduler's queue (struct rq); 0: not known yet. */
+	__u64 queue;
+	/* The speed at which it runs, in kHz. */
+	__u32 khz;
+	/* 1: the driver reports when the speed changes (power:cpu_frequency). */
+	__u32 is_reported;
+	/* The slot of the thread with a task that runs on it; 0: there is none. */
+	__u32 slot;
+	/* Its frequency domain, and the next processor of the domain, in a circle. */
+	__u32 domain;
+	__u32 next;
+	__u32 unused;
+};
+
+enum pace_mode {
+	/* No task is unfinished, and no other work was ready to run since. */
+	PACE_RELEASED = 0,
+	/* The domain runs at a speed. */
+	PACE_AT = 1,
+	/* Other work is ready to run, too: the speed that the governor chooses, if it is faster. */
+	PACE_AT_LEAST = 2,
+	/* No task is unfinished, and other work is ready to run. */
+	PACE_RELEASED_BUSY = 3,
+};
+
+/* A frequency domain: processors that have the same speed. */
+struct pace_domain {
+	/* The wanted speed in kHz (0: the fastest), plus enum pace_mode << PACE_MODE_SHIFT. */
+	__u64 wanted;
+	/* The number of its unfinished tasks. */
+	__u32 tasks;
+	/* 1: there were several at once, since there was none. */
+	__u32 is_crowded;
+	/* The task and its number, if it is the only one. */
+	__u32 task;
+	__u32 number;
+	/* 1: other work was ready to run at the latest two searches for it. */
+	__u32 has_others;
+	/* 1: at the latest one. */
+	__u32 saw_others;
+	/* The first of its processors, and their number. */
+	__u32 first;
+	__u32 cpus;
+	/* When its last task ended. */
+	__u64 released_ns;
+};
+
+#define PACE_MODE_SHIFT 32
+
+/* The speed of a task from some amount of work on. */
+struct pace_step {
+	/* The cycles that the task has done when the step begins. */
+	__u64 cycles;
+	/* The time from the beginning of the task to the step, as it is planned. */
+	__u64 ns;
+	__u64 khz;
+};
+
+/* A schedule of a type. User space writes the half that is not used, and then selects it. */
+struct pace_schedule {
+	/* The half that is used. */
+	__u32 half;
+	/* The numbers of steps. */
+	__u32 steps[2];
+	__u32 unused;
+	/* The time from the beginning of a task to its deadline. */
+	__u64 deadline_ns[2];
+	/* The same, by which the steps are planned. It is earlier, because speeds change late. */
+	__u64 planned_ns[2];
+	struct pace_step step[2 * PACE_STEPS];
+};
+
+/* A type of tasks that has a schedule. */
+struct pace_type_key {
+	__u64 type;
+	__u32 port;
+	__u16 rule;
+	__u16 descriptor;
+	char program[PACE_PROGRAM_LEN];
+};
+
+/* A change of the wanted speed of a domain, which user space reads from `struct pace_domain`. */
+struct pace_wish {
+	__u32 domain;
+	__u32 unused;
+	__u64 ns;
+};
+
+/* Room for 64 changes. More are not lost, because user space reads the latest wanted speed. */
+#define PACE_WISHES_BYTES 4096
+
+struct pace_control {
+	/*
+	 * The lowest entry of pace_tasks that has never been used. Freed ones are in a queue. User
+	 * space sets it to 1 before the first task.
+	 */
+	__u32 next_task;
+	/* The session whose tasks decide the speeds; 0: there is none. */
+	__u32 session;
+	/* The generation whose programs the timers run, and the number of timers. */
+	__u32 timers_generation;
+	__u32 timers;
+	/*
+	 * How often to search for other work that is ready to run, while a task is slowed. Work
+	 * that is ready for a shorter time does not change the speed.
+	 */
+	__u64 grace_ns;
+	/* For how long after its last task a domain is watched for other work. */
+	__u64 spell_ns;
 };
 
 /* What pace knows of a thread: one entry for each thread slot. */

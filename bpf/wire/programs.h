@@ -28,6 +28,7 @@
 #define TRACE_PROGRAMS(X)                                                                          \
 	X(sched_switch, sched_switch, "tp_btf/sched_switch", ALWAYS, 0, NOTHING)                   \
 	X(waking, sched_waking, "tp_btf/sched_waking", PACE, 0, NOTHING)                           \
+	X(frequency, cpu_frequency, "tp_btf/cpu_frequency", PACE, 0, NOTHING)                      \
 	X(fork, sched_process_fork, "tp_btf/sched_process_fork", ALWAYS, 0, NOTHING)               \
 	X(exec, sched_process_exec, "tp_btf/sched_process_exec", ALWAYS, 0, NOTHING)               \
 	X(task_exit, sched_process_exit, "tp_btf/sched_process_exit", ALWAYS, 0, NOTHING)          \

@@ -10,3 +10,4 @@ mod guard;
 #[allow(dead_code, unused_imports)]
 mod harness;
 mod lens;
+mod pace;

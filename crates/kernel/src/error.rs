@@ -61,6 +61,12 @@ pub enum Error {
         "process {0} already has active services: only one daemon of a machine can have services"
     )]
     ServicesActive(u32),
+    /// Another process sets the speeds of the processors.
+    #[error(
+        "another Tollgate process already sets the speeds of this machine: only one can do so at \
+        a time"
+    )]
+    SpeedsInUse,
     /// All positions of a hook's chain are in use. There are this many.
     #[error("this hook already has {0} linked plugin handlers: unload one")]
     HookFull(usize),

@@ -35,6 +35,7 @@ pub use levels::{Level, Levels, LevelsError};
 pub use optimum::least_energy;
 pub use policies::{
     Clairvoyant, Fastest, Learner, MAX_SAMPLES, MIN_SAMPLES, ScheduleRule, TypeKnowledge,
+    TypePlanner,
 };
 pub use replay::{Replay, SpeedPolicy, TraceTask, replay};
 pub use rule_file::{

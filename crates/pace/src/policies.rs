@@ -54,8 +54,8 @@ impl TypeKnowledge {
     }
 }
 
-/// A type's knowledge and its latest schedule.
-struct PlannedType {
+/// A type's knowledge and its latest schedule, which is made anew when enough samples are new.
+pub struct TypePlanner {
     knowledge: TypeKnowledge,
     /// The number of samples since the schedule was made.
     new_samples: usize,
@@ -63,8 +63,25 @@ struct PlannedType {
     planned: Option<(f64, Option<Schedule>)>,
 }
 
-impl PlannedType {
-    fn add(&mut self, cycles: f64) {
+impl TypePlanner {
+    /// Starts with what is known of a type.
+    pub fn new(knowledge: TypeKnowledge) -> Self {
+        Self { knowledge, new_samples: 0, planned: None }
+    }
+
+    /// What is known of the type now.
+    pub fn knowledge(&self) -> &TypeKnowledge {
+        &self.knowledge
+    }
+
+    /// Changes the estimator. The next schedule is made with it.
+    pub fn set_estimator(&mut self, estimator: Estimator) {
+        self.knowledge.estimator = estimator;
+        self.planned = None;
+    }
+
+    /// Adds the work of a task that has ended.
+    pub fn add(&mut self, cycles: f64) {
         let samples = &mut self.knowledge.samples;
         // Removes half of the samples at a time, so that they are not moved for each task.
         if samples.len() >= 2 * MAX_SAMPLES {
@@ -74,7 +91,8 @@ impl PlannedType {
         self.new_samples += 1;
     }
 
-    fn plan(&mut self, levels: &Levels, rule: ScheduleRule, deadline: f64) -> Option<Schedule> {
+    /// The schedule of the next task. Returns `None` with too few samples.
+    pub fn plan(&mut self, levels: &Levels, rule: ScheduleRule, deadline: f64) -> Option<Schedule> {
         let selected = self.knowledge.estimator.selected(self.knowledge.samples.len());
         let is_new = match &self.planned {
             Some((planned_for, schedule)) => {
@@ -97,7 +115,7 @@ impl PlannedType {
 pub struct Learner<'levels> {
     levels: &'levels Levels,
     rule: ScheduleRule,
-    types: Vec<PlannedType>,
+    types: Vec<TypePlanner>,
     schedule: Option<Schedule>,
 }
 
@@ -105,8 +123,8 @@ impl<'levels> Learner<'levels> {
     /// `types` is what is known of each type before the first task. [`TraceTask::kind`] is an index
     /// in it.
     pub fn new(levels: &'levels Levels, rule: ScheduleRule, types: Vec<TypeKnowledge>) -> Self {
-        let planned = |knowledge| PlannedType { knowledge, new_samples: 0, planned: None };
-        Self { levels, rule, types: types.into_iter().map(planned).collect(), schedule: None }
+        let types = types.into_iter().map(TypePlanner::new).collect();
+        Self { levels, rule, types, schedule: None }
     }
 }
 

@@ -1,6 +1,8 @@
 //! Files of rules, in TOML: how the tasks of unmodified programs begin, and the deadlines of tasks.
 //!
 //! ```toml
+//! levels = "my-board.toml"
+//!
 //! [[rule]]
 //! name = "frame"
 //! program = "chocolate-doom"
@@ -131,6 +133,8 @@ pub struct ProgramType {
 /// The content of a file of rules.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TaskRules {
+    /// The set of levels: the name of a built-in one, or a file. `None`: that of the machine.
+    pub levels: Option<String>,
     /// In the order of the file. The first rule that matches decides.
     pub rules: Vec<TaskRule>,
     /// In the order of the file. The first one that matches decides.
@@ -149,6 +153,7 @@ pub fn parse_task_rules(text: &str) -> Result<TaskRules, Problems> {
     let document = toml_reader::parse(text)?;
     let mut problems = Problems::new();
     let mut reader = TableReader::new(document.get_ref(), document.span(), &mut problems);
+    let levels = reader.string("levels").map(|at| at.value.to_owned());
     let (tables, types) = (reader.tables("rule"), reader.tables("type"));
     if tables.is_empty() && types.is_empty() {
         let help = "add a rule: [[rule]], with name and calls";
@@ -159,7 +164,7 @@ pub fn parse_task_rules(text: &str) -> Result<TaskRules, Problems> {
         reader.problem(Problem::new(table.span.clone(), text));
     }
     reader.finish(|_| "the tables of this file are [[rule]] and [[type]]".into());
-    let mut file = TaskRules::default();
+    let mut file = TaskRules { levels, ..TaskRules::default() };
     for table in &tables {
         let mut entry = TableReader::new(table.value, table.span.clone(), &mut problems);
         file.rules.extend(read_rule(&mut entry));
@@ -268,6 +273,7 @@ mod tests {
     #[test]
     fn rules_have_defaults() {
         let text = "\
+levels = \"rk3399-a72\"
 [[rule]]
 name = \"a\"
 calls = \"read\"
@@ -284,7 +290,8 @@ includes-waits = true
 name = \"request\"
 deadline-ms = 20
 ";
-        let TaskRules { rules, types } = parse_task_rules(text).unwrap();
+        let TaskRules { levels, rules, types } = parse_task_rules(text).unwrap();
+        assert_eq!(levels.as_deref(), Some("rk3399-a72"));
         assert_eq!(types[0].name, "request");
         assert_eq!((types[0].deadline_ms, types[0].target), (20.0, 0.95));
         assert_eq!((rules[0].deadline_ms, rules[0].target), (50.0, 0.95));

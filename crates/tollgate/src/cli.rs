@@ -20,9 +20,10 @@ Exit status:
   others  0, or 125 if they failed
 
 Environment:
-  NO_COLOR         if set, messages have no colours
-  TOLLGATE_STORE   folder of the guard's baselines, unless --store is given
-  TOLLGATE_SOCKET  control socket of the daemon, unless --socket is given";
+  NO_COLOR             if set, messages have no colours
+  TOLLGATE_STORE       folder of the guard's baselines, unless --store is given
+  TOLLGATE_PACE_STORE  folder of pace's samples, unless --pace-store is given
+  TOLLGATE_SOCKET      control socket of the daemon, unless --socket is given";
 
 /// A programmable gate at the Linux system-call boundary: see where a program's kernel time goes,
 /// and what the measurement costs.
@@ -73,8 +74,11 @@ pub enum TollgateCommand {
     /// docs/ecode.md describes the language. The machine needs no compiler.
     Plugin(plugin::PluginCommandLine),
     /// Find out whether tasks with deadlines would save energy at lower speeds of the processor
+    ///
+    /// `tollgate run --pace FILE` and `tollgate daemon --pace FILE` set the speeds of the
+    /// processors. `tollgate pace watch` shows what they would save, and changes no speed.
     Pace(pace::PaceCommandLine),
-    /// Guard the machine or a part of it, charge work to services, or run plugins, until stopped
+    /// Guard the machine, charge work to services, pace tasks, or run plugins, until stopped
     ///
     /// Guard: the daemon learns what each program normally does, reports anomalies, and with
     /// --guard=enforce responds to them. Control it with `tollgate guard status`, `top`, `events`,
@@ -90,8 +94,11 @@ pub enum TollgateCommand {
     /// Plugins: the daemon runs plugins at their hooks, for all processes that it gates. Control
     /// them with `tollgate plugin load`, `list`, `show`, `set`, `log`, `swap` and `unload`.
     ///
+    /// Pace: the daemon runs tasks with deadlines no faster than they need. It sets the speeds of
+    /// the processors while such tasks are unfinished.
+    ///
     /// SIGTERM or Ctrl-C ends the daemon. It then stores what the guard has learned, releases all
-    /// held processes, and removes services and plugins from the kernel.
+    /// held processes, restores the speeds, and removes services and plugins from the kernel.
     Daemon(daemon::DaemonArguments),
     /// Measure what an extension, an agent, a tracer or a setting costs on this machine, with
     /// confidence intervals
@@ -119,6 +126,11 @@ pub struct DoctorArguments {
 pub fn dispatch(cli: Cli) -> Result<ExitCode> {
     if !cli.verbose {
         kernel::quiet();
+    }
+    // `pace restore` reports what it restores, and the watchdog waits until its process has ended.
+    let restores = matches!(&cli.command, TollgateCommand::Pace(pace) if pace.restores_speeds());
+    if !restores {
+        pace::restore_abandoned();
     }
     match cli.command {
         TollgateCommand::Run(arguments) => run::run(&arguments),

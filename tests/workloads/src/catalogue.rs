@@ -4,8 +4,8 @@ use crate::arguments::Arguments;
 use crate::failure::Outcome;
 use crate::{
     abi, blocking, calls, children, command_server, consumer, datagrams, load, opener, outcomes,
-    plugin_calls, reading, relay, routine, seccomp, side_effects, signal_forker, signals, tasks,
-    tenants, waits,
+    plugin_calls, reading, relay, routine, seccomp, side_effects, signal_forker, signals,
+    slowed_tasks, tasks, tenants, waits,
 };
 
 pub struct Workload {
@@ -164,6 +164,11 @@ pub const WORKLOADS: &[Workload] = &[
         took."),
     workload("worked-messages", "N MS", tasks::worked_messages,
         "Sends N messages over TCP to a thread that works MS ms for each; prints its port."),
+    workload("slowed-tasks", "N PERIOD_MS DEADLINE_MS SEED", slowed_tasks::slowed_tasks,
+        "Begins and ends N tasks, each with work for an emulated processor at its present speed; \
+        prints how many met the deadline, and the nanoseconds at each speed, the fastest first."),
+    workload("load-module", "FILE", slowed_tasks::load_module,
+        "Loads a kernel module."),
     workload("exit", "N", outcomes::exit,
         "Exits with status N."),
     workload("kill-self", "SIG", signals::kill_self,

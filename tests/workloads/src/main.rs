@@ -38,6 +38,7 @@ mod seccomp;
 mod side_effects;
 mod signal_forker;
 mod signals;
+mod slowed_tasks;
 mod tasks;
 mod team;
 mod tenants;

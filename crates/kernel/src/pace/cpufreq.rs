@@ -1,7 +1,7 @@
 //! The frequency domains of the machine and their speeds, from sysfs
 //! (Documentation/admin-guide/pm/cpufreq.rst).
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 /// Processors that run at the same speed (a cpufreq policy).
@@ -43,6 +43,20 @@ pub fn domains(root: &Path) -> io::Result<Vec<FrequencyDomain>> {
     }
     all.sort_by_key(|domain| domain.number);
     Ok(all)
+}
+
+/// The speed at which a domain runs now, as far as its driver knows, in kHz.
+///
+/// # Errors
+/// If the domain is offline.
+pub fn current_khz(root: &Path, number: u32) -> io::Result<u64> {
+    let text = fs::read_to_string(domain_folder(root, number).join("scaling_cur_freq"))?;
+    text.trim().parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))
+}
+
+/// The folder of a domain. `root` is `/` except in tests.
+pub(super) fn domain_folder(root: &Path, number: u32) -> PathBuf {
+    root.join(format!("sys/devices/system/cpu/cpufreq/policy{number}"))
 }
 
 fn domain(folder: &Path, number: u32) -> io::Result<FrequencyDomain> {

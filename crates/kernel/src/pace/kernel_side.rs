@@ -11,6 +11,11 @@ fn shrink_maps(maps: &mut OpenGateMaps) -> Result<()> {
     maps.bss_pace_tasks.set_value_size(size_of::<wire::pace_task>() as u32).doing(SIZING)?;
     maps.bss_pace_thr.set_value_size(size_of::<wire::pace_thread>() as u32).doing(SIZING)?;
     maps.bss_pace_rules.set_value_size(size_of::<wire::pace_rules>() as u32).doing(SIZING)?;
+    maps.bss_pace_plan.set_value_size(size_of::<wire::pace_schedule>() as u32).doing(SIZING)?;
+    maps.bss_pace_cpus.set_value_size(size_of::<wire::pace_cpu>() as u32).doing(SIZING)?;
+    maps.bss_pace_dom.set_value_size(size_of::<wire::pace_domain>() as u32).doing(SIZING)?;
+    maps.pace_types.set_max_entries(1).doing(SIZING)?;
+    maps.pace_timers.set_max_entries(1).doing(SIZING)?;
     maps.pace_free_tasks.set_max_entries(1).doing(SIZING)
 }
 
@@ -20,7 +25,15 @@ pub struct PaceKernelSide;
 impl KernelSide for PaceKernelSide {
     fn lazy_maps(&self) -> Option<&'static LazyMaps> {
         Some(&LazyMaps {
-            prefixes: &["pace_", ".bss.pace_tasks", ".bss.pace_thr", ".bss.pace_rules"],
+            prefixes: &[
+                "pace_",
+                ".bss.pace_tasks",
+                ".bss.pace_thr",
+                ".bss.pace_rules",
+                ".bss.pace_plan",
+                ".bss.pace_cpus",
+                ".bss.pace_dom",
+            ],
             bit: wire::PACE,
             shrink: shrink_maps,
         })
@@ -30,6 +43,7 @@ impl KernelSide for PaceKernelSide {
         if gate.sessions.read(session).mask & wire::PACE != 0
             && let Ok(tracking) = Tracking::open(gate)
         {
+            tracking.stop_pacing(session);
             // A task that stays is only an entry that cannot be used again.
             let _ = tracking.release(gate, session);
         }

@@ -1,10 +1,16 @@
 //! Pace: the tasks with deadlines that the gate follows, and the speeds of the machine.
 
 pub mod cpufreq;
+#[cfg(test)]
+mod false_sysfs;
 mod kernel_side;
+mod pacing;
 pub mod power;
 mod pss;
+pub mod speed_control;
+pub mod speed_journal;
 mod tracking;
 
 pub use kernel_side::PaceKernelSide;
+pub use pacing::{Pacing, PlannedSchedule, PlannedStep, TypeKey, Wanted, WantedSpeeds};
 pub use tracking::{Tracking, TrackingRule};

@@ -31,21 +31,26 @@ pub struct TrackingRule {
 
 /// The state of pace in the gate.
 pub struct Tracking {
+    control: MappedArray<wire::pace_control>,
     rules: MappedArray<wire::pace_rules>,
     tasks: MappedArray<wire::pace_task>,
-    speeds: MappedArray<wire::pace_speeds>,
+    cpus: MappedArray<wire::pace_cpu>,
+    domains: MappedArray<wire::pace_domain>,
 }
 
 impl Tracking {
     /// Maps the state. The gate must have been loaded with pace.
     pub fn open(gate: &Gate) -> Result<Self> {
-        let next = MappedArray::<u32>::new(gate.maps.get(".bss.pace_next"), 1)?;
+        let control = MappedArray::<wire::pace_control>::new(gate.maps.get(".bss.pace_ctl"), 1)?;
         // Entry 0 stands for no task.
-        let _ = next.whole(0).atomic().compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst);
+        let next = atomic_field!(control, 0, next_task);
+        let _ = next.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst);
         Ok(Self {
+            control,
             rules: MappedArray::new(gate.maps.get(".bss.pace_rules"), wire::SESSIONS)?,
             tasks: MappedArray::new(gate.maps.get(".bss.pace_tasks"), wire::PACE_TASKS)?,
-            speeds: MappedArray::new(gate.maps.get(".bss.pace_khz"), 1)?,
+            cpus: MappedArray::new(gate.maps.get(".bss.pace_cpus"), wire::CPUS)?,
+            domains: MappedArray::new(gate.maps.get(".bss.pace_dom"), wire::CPUS)?,
         })
     }
 
@@ -120,10 +125,21 @@ impl Tracking {
         if state.compare_exchange(live, ended, Ordering::SeqCst, Ordering::SeqCst).is_err() {
             return Ok(());
         }
+        let domain = atomic_field!(self.tasks, entry, domain).swap(0, Ordering::SeqCst);
+        if domain != 0 {
+            // The thread that sets the speeds notices it when it next looks.
+            atomic_field!(self.domains, domain - 1, tasks).fetch_sub(1, Ordering::SeqCst);
+        }
         state.store(wire::PACE_FREE, Ordering::SeqCst);
         // An update of a queue appends a value, and has no key.
         let free = gate.maps.get("pace_free_tasks");
         free.update(&[], &entry.to_ne_bytes(), MapFlags::ANY).doing("freeing a task of pace")
+    }
+
+    /// The tasks of this session no longer decide the speeds.
+    pub fn stop_pacing(&self, session: u32) {
+        let paced = atomic_field!(self.control, 0, session);
+        let _ = paced.compare_exchange(session, 0, Ordering::SeqCst, Ordering::SeqCst);
     }
 
     /// Drops all tasks and rules of a session.
@@ -133,8 +149,11 @@ impl Tracking {
         live.try_for_each(|(entry, task)| self.drop_task(gate, entry, task.number))
     }
 
-    /// Sets the speed at which a processor runs, by which its time is converted to cycles.
+    /// Sets the speed at which a processor runs, by which its time is converted to cycles, unless
+    /// the driver reports each change of it.
     pub fn set_speed(&self, cpu: u32, khz: u32) {
-        field!(self.speeds, 0, khz).at::<u32>(cpu as usize * size_of::<u32>()).write(khz);
+        if field!(self.cpus, cpu, is_reported).read() == 0 {
+            field!(self.cpus, cpu, khz).write(khz);
+        }
     }
 }

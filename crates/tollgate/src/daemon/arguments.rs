@@ -6,6 +6,7 @@ use clap::Args;
 
 use crate::guard::{GuardOptions, Mode, StoreOption};
 use crate::options::SocketOption;
+use crate::pace::PacingOptions;
 use crate::process_selection;
 
 #[derive(Args)]
@@ -13,12 +14,15 @@ use crate::process_selection;
 pub struct DaemonArguments {
     /// Only learn; learn and report anomalies; or learn, report and respond
     ///
-    /// The default is watch. With --services or --plugin, the daemon guards nothing by default.
+    /// The default is watch. With --services, --pace or --plugin, the daemon guards nothing by
+    /// default.
     #[arg(long = "guard", value_enum, value_name = "MODE", require_equals = true)]
     pub mode: Option<Mode>,
     /// Activate the services and rules of this file (`tollgate service check` checks a file)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["unit", "cgroup"])]
     pub services: Option<PathBuf>,
+    #[command(flatten)]
+    pub pace: PacingOptions,
     /// Run this plugin at its hooks; may be repeated (`tollgate plugin load` adds others later)
     ///
     /// If several files have the same name, the later ones are named NAME-2, NAME-3 and so on.
@@ -58,4 +62,5 @@ Examples:
   tollgate daemon --exe /usr/bin/redis-server --metrics 127.0.0.1:9478
   tollgate daemon --guard=enforce --events /var/log/tollgate.jsonl
   tollgate daemon --services /etc/tollgate/services.toml
+  tollgate daemon --pace /etc/tollgate/tasks.toml
   tollgate daemon --plugin /etc/tollgate/slow-open.ec";

@@ -24,6 +24,7 @@ use crate::extension::{ExtensionSetup, NOT_UNDERSTOOD};
 use crate::guard::{self, Events, GuardSetup, Mode, Policy, ProgramFilter};
 use crate::lens::LensSetup;
 use crate::output::log_message;
+use crate::pace::{self, PacingSetup};
 use crate::plugin::{self, PluginScope, PluginSetup};
 use crate::process_selection::{self, Select};
 use crate::service::{self, ServiceSetup};
@@ -38,12 +39,13 @@ const REFRESH_INTERVAL: Duration = Duration::from_millis(500);
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// The replies to requests for an extension that this daemon does not have, by request key.
-const ABSENT: [(&str, &str); 2] = [
+const ABSENT: [(&str, &str); 3] = [
     (guard::REQUEST_KEY, "this daemon guards nothing: it was started without --guard"),
     (
         service::REQUEST_KEY,
         "this daemon has no services: `tollgate daemon --services FILE` activates some",
     ),
+    (pace::REQUEST_KEY, "this daemon paces nothing: it was started without --pace"),
 ];
 
 struct Daemon<'a> {
@@ -58,13 +60,15 @@ struct Daemon<'a> {
 
 /// The policy of the guard, or `None` for a daemon without a guard.
 fn policy(arguments: &DaemonArguments) -> Result<Option<Policy>> {
-    let has_others = arguments.services.is_some() || !arguments.plugins.is_empty();
+    let has_others = arguments.services.is_some()
+        || arguments.pace.file.is_some()
+        || !arguments.plugins.is_empty();
     let mode = arguments.mode.or((!has_others).then_some(Mode::Watch));
     let Some(mode) = mode else {
         if !arguments.exe.is_empty() || !arguments.exempt.is_empty() || arguments.events.is_some() {
             bail!(
-                "--exe, --exempt and --events need a guard: with --services or --plugin, add \
-                --guard=watch"
+                "--exe, --exempt and --events need a guard: with --services, --pace or --plugin, \
+                add --guard=watch"
             );
         }
         return Ok(None);
@@ -89,6 +93,7 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
     let policy = policy(arguments)?;
     let has_guard = policy.is_some();
     let services = arguments.services.clone().map(ServiceSetup::read).transpose()?;
+    let pace = PacingSetup::of_options(&arguments.pace)?;
     let sources =
         arguments.plugins.iter().map(|path| plugin::read(path)).collect::<Result<Vec<_>>>()?;
     let scope = if select.all { PluginScope::Machine } else { PluginScope::Session };
@@ -106,6 +111,9 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
     }
     if let Some(services) = services {
         extensions.push(Box::new(services));
+    }
+    if let Some(pace) = pace {
+        extensions.push(Box::new(pace));
     }
     extensions.push(Box::new(plugins));
     // `lens` is last, because it may read many counters, and the guard must release processes in

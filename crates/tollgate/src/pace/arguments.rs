@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use crate::options::{ResultOptions, duration};
+use crate::options::{ResultOptions, SocketOption, duration};
 use crate::process_selection::Select;
 
 #[derive(Args)]
@@ -15,11 +15,32 @@ pub struct PaceCommandLine {
     pub command: PaceCommand,
 }
 
+impl PaceCommandLine {
+    /// Whether the command restores the speeds that a killed process has left.
+    pub fn restores_speeds(&self) -> bool {
+        matches!(self.command, PaceCommand::Restore | PaceCommand::Watchdog)
+    }
+}
+
 #[derive(Subcommand)]
 pub enum PaceCommand {
     Watch(WatchArguments),
     Levels(LevelsArguments),
     Simulate(SimulateArguments),
+    Report(PacingReportArguments),
+    /// Show the types of tasks that the daemon paces, live
+    Top(SocketOption),
+    /// Restore the governors and speeds that a killed Tollgate process has left
+    ///
+    /// This is rarely needed: when Tollgate is killed, its watchdog process restores the speeds,
+    /// and if both are killed, the next command of Tollgate that runs as root does. A governor that
+    /// somebody else has set meanwhile stays.
+    Restore,
+    Types(TypesArguments),
+    Reset(ResetArguments),
+    /// Restore the speeds when the Tollgate process that set them has ended (started by pacing)
+    #[command(hide = true)]
+    Watchdog,
 }
 
 /// Find the tasks of programs, and report whether lower speeds would save energy
@@ -38,7 +59,8 @@ pub struct WatchArguments {
     #[arg(long, value_name = "FILE")]
     pub rules: Option<PathBuf>,
     /// Compare the policies on this set of levels, a built-in one or a file; may be repeated
-    /// (default: the levels of this machine, or else all built-in sets)
+    /// (default: the set that the file of rules names; the levels of this machine; or else all
+    /// built-in sets)
     #[arg(long, value_name = "LEVELS")]
     pub levels: Vec<String>,
     /// Write the tasks to this file, for `tollgate pace simulate`
@@ -61,6 +83,72 @@ Examples:
   tollgate pace watch -- chocolate-doom -iwad freedoom1.wad -timedemo demo1
   tollgate pace watch --rules web.toml --trace requests.jsonl --comm php-fpm --for 1m
   tollgate pace simulate --levels rk3399-a72 --plot pictures requests.jsonl";
+
+#[derive(Args)]
+pub struct PacingOptions {
+    /// Run each task no faster than it needs, by the rules of this file (see docs/pace.md)
+    ///
+    /// Tasks are found by the rules, or begun by the programs themselves. Their work is learned,
+    /// and the speeds of the processors are set so that the target's share of the tasks meets the
+    /// deadline. At the end, the system's governor has its processors again.
+    #[arg(id = "pace", long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    #[command(flatten)]
+    pub store: PaceStoreOption,
+}
+
+#[derive(Args)]
+pub struct PaceStoreOption {
+    /// The folder of the stored samples: the work of the latest tasks of each type
+    // `--store` has a folder, too, and both are options of the daemon.
+    #[arg(
+        id = "pace-store",
+        long,
+        value_name = "DIR",
+        env = "TOLLGATE_PACE_STORE",
+        hide_env_values = true,
+        default_value = "/var/lib/tollgate/pace"
+    )]
+    pub folder: PathBuf,
+}
+
+/// List the types of tasks that have been paced, and the work of their latest tasks
+#[derive(Args)]
+pub struct TypesArguments {
+    #[command(flatten)]
+    pub store: PaceStoreOption,
+    #[command(flatten)]
+    pub result: ResultOptions,
+}
+
+/// Forget the work of types of tasks, which is then learned anew
+///
+/// Use this command when a program has changed, so that the work of its earlier tasks says nothing
+/// about later ones. Until ten tasks of the type have ended, they run at the fastest speed. First
+/// end each `tollgate run --pace`: a run stores all that it knows when it ends.
+#[derive(Args)]
+pub struct ResetArguments {
+    /// Names of types, as `tollgate pace types` shows them
+    #[arg(required = true, value_name = "TYPE")]
+    pub types: Vec<String>,
+    #[command(flatten)]
+    pub store: PaceStoreOption,
+    #[command(flatten)]
+    pub socket: SocketOption,
+}
+
+/// Report the types of tasks that the daemon paces: how many missed their deadlines, and at which
+/// speeds they ran
+///
+/// The daemon must have been started with --pace. With --json, the report also has the schedule of
+/// each type.
+#[derive(Args)]
+pub struct PacingReportArguments {
+    #[command(flatten)]
+    pub result: ResultOptions,
+    #[command(flatten)]
+    pub socket: SocketOption,
+}
 
 /// Show the speeds of a processor, and which of them are worthwhile
 ///

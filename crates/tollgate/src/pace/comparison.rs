@@ -42,6 +42,14 @@ const MODELS: [DistributionModel; 5] = [
     DistributionModel::Kernel,
 ];
 
+/// The estimators from which that of a type is chosen.
+pub fn candidate_estimators() -> Vec<Estimator> {
+    let of = |selection: &SampleSelection| {
+        MODELS.map(|model| Estimator { selection: *selection, model })
+    };
+    SELECTIONS.iter().flat_map(of).collect()
+}
+
 /// What each policy would have met and used on each set of levels.
 pub fn compare(sets: &[LevelFile], trace: &Trace) -> SimulateReport {
     report(&simulated(sets, trace), trace)
@@ -93,10 +101,7 @@ struct JudgedPolicy {
 impl<'sets> SimulatedSet<'sets> {
     fn new(set: &'sets LevelFile, trace: &Trace, progress: &ProgressBar) -> Self {
         let (train, judged) = trace.tasks.split_at(trace.tasks.len() / 2);
-        let estimators: Vec<_> = SELECTIONS
-            .iter()
-            .flat_map(|selection| MODELS.map(|model| Estimator { selection: *selection, model }))
-            .collect();
+        let estimators = candidate_estimators();
         let known = trace.types.iter().enumerate().map(|(kind, one)| {
             let own: Vec<_> = train.iter().copied().filter(|task| task.kind == kind).collect();
             let latest = &own[own.len().saturating_sub(MAX_CHOICE_TASKS)..];

@@ -3,34 +3,57 @@
 
 mod arguments;
 mod arms;
+mod commands;
 mod comparison;
+mod domain_speed;
+mod learned_type;
 mod level_set;
 mod levels;
 mod machine_levels;
+mod metrics;
+mod pacing_report;
+mod pacing_session;
 mod plot;
 mod policy;
 mod recorder;
+mod requests;
+mod restore;
 mod rules;
-mod session;
+mod sample_store;
 mod simulate;
 mod simulate_report;
+mod speed_thread;
+mod speed_watchdog;
 mod trace_file;
+mod tracked_tasks;
+mod types;
+mod types_command;
 mod watch;
 mod watch_outcome;
 mod watch_report;
+mod watch_session;
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 
 use arguments::PaceCommand;
-pub use arguments::PaceCommandLine;
+pub use arguments::{PaceCommandLine, PacingOptions};
 pub use arms::ARMS;
+pub use pacing_session::PacingSetup;
+pub use requests::REQUEST_KEY;
+pub use restore::restore_abandoned;
 
 pub fn run(arguments: &PaceCommandLine) -> Result<ExitCode> {
     match &arguments.command {
         PaceCommand::Levels(arguments) => levels::levels(arguments),
+        PaceCommand::Report(arguments) => commands::report(arguments),
+        PaceCommand::Reset(arguments) => types_command::reset(arguments),
+        PaceCommand::Restore => restore::restore(),
         PaceCommand::Simulate(arguments) => simulate::simulate(arguments),
+        PaceCommand::Top(socket) => commands::top(socket),
+        PaceCommand::Types(arguments) => types_command::types(arguments),
         PaceCommand::Watch(arguments) => watch::watch(arguments),
+        PaceCommand::Watchdog => speed_watchdog::run_watchdog(),
     }
 }

@@ -1,22 +1,13 @@
 //! Collects the tasks of a session by their types.
 
-use std::collections::BTreeMap;
-
-use ::pace::{DEFAULT_GOAL, TaskRule, TaskRules, TraceTask};
+use ::pace::{TaskRules, TraceTask};
 use kernel::wire;
 
-use super::rules::descriptor_name;
 use super::trace_file::{Trace, TraceType};
+use super::types::TypeTable;
 
 /// Further tasks are counted, but not kept: some 50 MB.
 const MAX_TASKS: usize = 1_000_000;
-
-/// What makes a type: the program, and the rule with its key or the program's own type.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum TypeKey {
-    Rule { program: String, rule: u16, descriptor: u16, port: u32 },
-    Program { program: String, type_id: u64 },
-}
 
 /// A task that has ended.
 #[derive(Debug, Clone, Copy)]
@@ -31,12 +22,8 @@ pub struct RecordedTask {
 /// The tasks of a session.
 #[derive(Default)]
 pub struct Recorder {
-    rules: TaskRules,
+    types: TypeTable,
     began_ns: u64,
-    kinds: BTreeMap<TypeKey, usize>,
-    types: Vec<TraceType>,
-    /// The names that programs have given to their types.
-    names: BTreeMap<(String, u64), String>,
     tasks: Vec<RecordedTask>,
     not_kept: usize,
     abandoned: usize,
@@ -61,7 +48,7 @@ impl Recorded {
 
 impl Recorder {
     pub fn new(rules: TaskRules) -> Self {
-        Self { rules, ..Self::default() }
+        Self { types: TypeTable::new(rules), ..Self::default() }
     }
 
     /// Sets the time from which tasks count.
@@ -77,7 +64,7 @@ impl Recorder {
             self.not_kept += 1;
             return;
         }
-        let kind = self.kind(record);
+        let kind = self.types.kind(record);
         let seconds = |ns: u64| ns as f64 / 1e9;
         self.tasks.push(RecordedTask {
             task: TraceTask {
@@ -92,51 +79,12 @@ impl Recorder {
         });
     }
 
-    pub fn add_abandoned(&mut self) {
-        self.abandoned += 1;
+    pub fn add_abandoned(&mut self, tasks: usize) {
+        self.abandoned += tasks;
     }
 
     pub fn name_type(&mut self, record: &wire::pace_type_record) {
-        let (program, name) = (text(&record.program), text(&record.name));
-        let key = TypeKey::Program { program: program.clone(), type_id: record.type_id };
-        if let Some(kind) = self.kinds.get(&key) {
-            self.types[*kind] = self.program_type(&program, &name);
-        }
-        self.names.insert((program, record.type_id), name);
-    }
-
-    fn kind(&mut self, record: &wire::pace_record) -> usize {
-        let program = text(&record.program);
-        let (key, one) = if record.type_id != 0 {
-            let known = self.names.get(&(program.clone(), record.type_id));
-            let name = known.cloned().unwrap_or_else(|| format!("type {:#x}", record.type_id));
-            let one = self.program_type(&program, &name);
-            (TypeKey::Program { program, type_id: record.type_id }, one)
-        } else {
-            let rule = self.rules.rules.get(usize::from(record.rule));
-            let one = TraceType {
-                name: rule_type_name(&program, rule, record),
-                deadline_ms: rule.map_or(DEFAULT_GOAL.0, |rule| rule.deadline_ms),
-                target: rule.map_or(DEFAULT_GOAL.1, |rule| rule.target),
-            };
-            let (descriptor, port) = (record.descriptor, record.port);
-            (TypeKey::Rule { program, rule: record.rule, descriptor, port }, one)
-        };
-        *self.kinds.entry(key).or_insert_with(|| {
-            self.types.push(one);
-            self.types.len() - 1
-        })
-    }
-
-    /// A type that a program has named.
-    fn program_type(&self, program: &str, name: &str) -> TraceType {
-        let found = self.rules.types.iter().find(|described| {
-            described.name == name
-                && described.program.as_deref().is_none_or(|own| is_same_program(own, program))
-        });
-        let (deadline_ms, target) =
-            found.map_or(DEFAULT_GOAL, |found| (found.deadline_ms, found.target));
-        TraceType { name: format!("{program}: {name}"), deadline_ms, target }
+        self.types.name_type(record);
     }
 
     /// All tasks that have ended, sorted. `unfinished` tasks have not ended.
@@ -144,41 +92,17 @@ impl Recorder {
         for RecordedTask { task, .. } in
             self.tasks.iter_mut().filter(|one| one.task.deadline == 0.0)
         {
-            task.deadline = self.types[task.kind].deadline_ms / 1e3;
+            task.deadline = self.types.types()[task.kind].deadline_ms / 1e3;
         }
         self.tasks.sort_by(|a, b| a.task.begin.total_cmp(&b.task.begin));
         Recorded {
-            types: self.types,
+            types: self.types.into_types(),
             tasks: self.tasks,
             unfinished,
             abandoned: self.abandoned,
             not_kept: self.not_kept,
         }
     }
-}
-
-/// "nginx: request (socket, port 8080)"
-fn rule_type_name(program: &str, rule: Option<&TaskRule>, record: &wire::pace_record) -> String {
-    let rule = rule.map_or("task", |rule| rule.name.as_str());
-    let descriptor = descriptor_name(record.descriptor.into()).map(str::to_owned);
-    let port = (record.port != 0).then(|| format!("port {}", record.port));
-    let parts: Vec<_> = descriptor.into_iter().chain(port).collect();
-    match parts.is_empty() {
-        true => format!("{program}: {rule}"),
-        false => format!("{program}: {rule} ({})", parts.join(", ")),
-    }
-}
-
-/// Whether a whole name is the one of the kernel side, which is cut.
-fn is_same_program(whole: &str, cut: &str) -> bool {
-    let kept = wire::PACE_PROGRAM_LEN as usize - 1;
-    whole.bytes().take(kept).eq(cut.bytes())
-}
-
-/// A text of the kernel side, which ends with a NUL.
-fn text(bytes: &[std::ffi::c_char]) -> String {
-    let bytes: Vec<u8> = bytes.iter().map(|c| *c as u8).take_while(|byte| *byte != 0).collect();
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 #[cfg(test)]

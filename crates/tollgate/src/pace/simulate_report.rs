@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use ::pace::WorkCurve;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use stats::interval::Interval;
 
 use super::level_set::LevelRow;
@@ -76,7 +76,7 @@ pub struct PolicyRow {
 }
 
 /// A value with its 95 % interval.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct ReportedInterval {
     pub estimate: f64,
     pub low: f64,

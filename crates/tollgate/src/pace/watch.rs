@@ -6,8 +6,8 @@ use ::pace::LevelFile;
 use anyhow::{Result, bail};
 
 use super::arguments::WatchArguments;
-use super::session::PaceWatchSetup;
 use super::watch_outcome::WatchOutcome;
+use super::watch_session::PaceWatchSetup;
 use super::{level_set, machine_levels, rules};
 use crate::command::{self, find_program, refuse};
 use crate::extension::ExtensionSetup;
@@ -20,10 +20,14 @@ pub fn watch(arguments: &WatchArguments) -> Result<ExitCode> {
     let words = &arguments.command;
     let otherwise = if words.is_empty() { Output::Stdout } else { Output::Stderr };
     let mut output = Output::open(arguments.result.output.as_deref(), otherwise)?;
-    let (sets, summary) = levels(&arguments.levels)?;
+    let rules = rules::read(arguments.rules.as_deref())?;
+    let named = match &rules.levels {
+        Some(levels) if arguments.levels.is_empty() => std::slice::from_ref(levels),
+        _ => &arguments.levels,
+    };
+    let (sets, summary) = levels(named)?;
     let trace = arguments.trace.as_ref().map(|path| Output::open(Some(path), Output::Stdout));
     let outcome = WatchOutcome { sets, summary, trace: trace.transpose()? };
-    let rules = rules::read(arguments.rules.as_deref())?;
     let setup: Box<dyn ExtensionSetup> = Box::new(PaceWatchSetup { rules, outcome });
     if words.is_empty() {
         let watched = ProcessWatch {

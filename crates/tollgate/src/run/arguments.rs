@@ -8,6 +8,7 @@ use clap::Args;
 use crate::guard::GuardArguments;
 use crate::lens::LensOptions;
 use crate::options::{ResultOptions, SocketOption};
+use crate::pace::PacingOptions;
 
 #[derive(Args)]
 #[command(after_long_help = RUN_EXAMPLES)]
@@ -29,6 +30,8 @@ pub struct RunArguments {
     /// is no report.
     #[arg(long, value_name = "NAME")]
     pub service: Option<String>,
+    #[command(flatten)]
+    pub pace: PacingOptions,
     /// Run this plugin at its hooks for the command's threads; may be repeated (docs/ecode.md
     /// describes the language)
     ///
@@ -55,6 +58,7 @@ Examples:
   tollgate run --json -o report.json -- ./benchmark
   tollgate run --service shop -- ./nightly-report
   tollgate run --plugin examples/reads.ec -- tar cf /dev/null /usr/include
+  tollgate run --pace examples/tasks.toml -- ./game
   tollgate run --guard=learn -- ./server
   tollgate guard normalize ./server
   tollgate run --guard=enforce -- ./server";

@@ -12,6 +12,7 @@ use crate::extension::ExtensionSetup;
 use crate::guard::GuardSetup;
 use crate::lens::LensSetup;
 use crate::output::Output;
+use crate::pace::PacingSetup;
 use crate::plugin::{self, PluginSetup};
 use crate::session_runner::SessionRunner;
 use crate::source_file::SourceFile;
@@ -32,7 +33,8 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
     };
     let plugins =
         arguments.plugins.iter().map(|path| plugin::read(path)).collect::<Result<Vec<_>>>()?;
-    let has_others = arguments.guard.mode.is_some() || !plugins.is_empty();
+    let has_others =
+        arguments.guard.mode.is_some() || arguments.pace.file.is_some() || !plugins.is_empty();
     if arguments.service.is_some() && !arguments.lens && !has_others {
         join(&arguments.service)?;
         let error = command::gated(program, words, identity, Dispositions::take_over())?.execute();
@@ -60,12 +62,13 @@ fn extensions(
 ) -> Result<Vec<Box<dyn ExtensionSetup>>> {
     let policy = arguments.guard.policy()?;
     let has_guard = policy.is_some();
-    let lens = if arguments.lens || (!has_guard && plugins.is_empty()) {
+    let pace = PacingSetup::of_options(&arguments.pace)?;
+    let lens = if arguments.lens || (!has_guard && pace.is_none() && plugins.is_empty()) {
         arguments.lens_options.setup()
     } else if arguments.lens_options.is_given() {
         bail!(
-            "with --guard or --plugin, the options --no-sites, --sample, --slower-than and --per \
-            need --lens"
+            "with --guard, --pace or --plugin, the options --no-sites, --sample, --slower-than and \
+            --per need --lens"
         );
     } else {
         LensSetup::off()
@@ -73,6 +76,9 @@ fn extensions(
     let mut extensions: Vec<Box<dyn ExtensionSetup>> = vec![Box::new(lens)];
     if let Some(policy) = policy {
         extensions.push(Box::new(GuardSetup { policy, events: None, executables: Vec::new() }));
+    }
+    if let Some(pace) = pace {
+        extensions.push(Box::new(pace));
     }
     if !plugins.is_empty() {
         let top = arguments.result.top;

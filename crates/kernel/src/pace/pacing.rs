@@ -1,0 +1,274 @@
+//! The kernel side of pacing: the schedules by which it computes the speed that each frequency
+//! domain should have.
+
+use std::collections::BTreeMap;
+use std::os::fd::RawFd;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
+use zerocopy::IntoBytes as _;
+
+use super::cpufreq::FrequencyDomain;
+use crate::cpus;
+use crate::error::{ErrorContext as _, Result};
+use crate::gate::Gate;
+use crate::mapped_array::{MappedArray, atomic_field, field};
+use crate::ring::RingReader;
+use crate::wire;
+
+/// A type of tasks, as the gate distinguishes them.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TypeKey {
+    /// The file name of the executable, cut as the gate cuts it.
+    pub program: [std::ffi::c_char; wire::PACE_PROGRAM_LEN as usize],
+    /// The program's own ID of the type; 0: a rule has inferred its tasks.
+    pub type_id: u64,
+    /// The number of the rule.
+    pub rule: u16,
+    /// One of [`wire::pace_descriptor`].
+    pub descriptor: u16,
+    /// The local port of the socket, or 0.
+    pub port: u32,
+}
+
+impl TypeKey {
+    /// The type of a task that has ended.
+    pub fn of_task(record: &wire::pace_record) -> Self {
+        Self {
+            program: record.program,
+            type_id: record.type_id,
+            rule: record.rule,
+            descriptor: record.descriptor,
+            port: record.port,
+        }
+    }
+
+    fn wire(&self) -> wire::pace_type_key {
+        wire::pace_type_key {
+            type_: self.type_id,
+            port: self.port,
+            rule: self.rule,
+            descriptor: self.descriptor,
+            program: self.program,
+        }
+    }
+}
+
+/// The speeds of a type's tasks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlannedSchedule {
+    /// The time from the beginning of a task to its deadline.
+    pub deadline: Duration,
+    /// The same, by which the steps are planned. It is earlier, because speeds change late.
+    pub planned: Duration,
+    /// At most [`wire::PACE_STEPS`] steps, in the order of their beginnings.
+    pub steps: Vec<PlannedStep>,
+}
+
+/// The speed of a task from some amount of work on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlannedStep {
+    /// The cycles that the task has done when the step begins.
+    pub cycles: u64,
+    /// The time from the beginning of the task to the step.
+    pub after: Duration,
+    /// The speed.
+    pub khz: u64,
+}
+
+/// The speed that a domain should have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    /// No task is unfinished.
+    Released {
+        /// Other work is ready to run.
+        is_busy: bool,
+    },
+    /// This speed, in kHz; `None`: the fastest one.
+    At(Option<u64>),
+    /// This speed or the faster one that the system's governor chooses, because other work is
+    /// ready to run.
+    AtLeast(Option<u64>),
+}
+
+impl Wanted {
+    fn of_wire(wanted: u64) -> Self {
+        let khz = u64::from(wanted as u32);
+        let khz = (khz != 0).then_some(khz);
+        match (wanted >> wire::PACE_MODE_SHIFT) as u32 {
+            wire::PACE_AT => Self::At(khz),
+            wire::PACE_AT_LEAST => Self::AtLeast(khz),
+            wire::PACE_RELEASED_BUSY => Self::Released { is_busy: true },
+            _ => Self::Released { is_busy: false },
+        }
+    }
+}
+
+/// The schedules of a session in the gate.
+pub struct Pacing {
+    control: MappedArray<wire::pace_control>,
+    schedules: MappedArray<wire::pace_schedule>,
+    types: MapHandle,
+    /// The entries of the types that have a schedule.
+    entries: BTreeMap<TypeKey, u32>,
+}
+
+impl Pacing {
+    /// Lets the tasks of a session decide the speeds of these domains. `grace` is how often the
+    /// gate searches for other work that is ready to run, while a task is slowed. `spell` is for
+    /// how long it does so after the last task. Only one session may do this at a time.
+    pub fn start(
+        gate: &Gate,
+        session: u32,
+        domains: &[FrequencyDomain],
+        grace: Duration,
+        spell: Duration,
+    ) -> Result<Self> {
+        let map = |name: &str| {
+            let id = gate.maps.id(name)?;
+            MapHandle::from_map_id(id).doing("opening the maps of pace")
+        };
+        let control = MappedArray::<wire::pace_control>::new(gate.maps.get(".bss.pace_ctl"), 1)?;
+        let cpus = MappedArray::<wire::pace_cpu>::new(gate.maps.get(".bss.pace_cpus"), wire::CPUS)?;
+        let in_domains =
+            MappedArray::<wire::pace_domain>::new(gate.maps.get(".bss.pace_dom"), wire::CPUS)?;
+        for (index, domain) in domains.iter().enumerate() {
+            for (cpu, next) in domain.cpus.iter().zip(domain.cpus.iter().cycle().skip(1)) {
+                field!(cpus, *cpu, domain).write(index as u32);
+                field!(cpus, *cpu, next).write(*next);
+            }
+            let empty = wire::pace_domain {
+                first: domain.cpus.first().copied().unwrap_or(0),
+                cpus: domain.cpus.len() as u32,
+                ..wire::pace_domain::default()
+            };
+            in_domains.write(index as u32, empty);
+        }
+        let pacing = Self {
+            control,
+            schedules: MappedArray::new(gate.maps.get(".bss.pace_plan"), wire::PACE_SCHEDULES)?,
+            types: map("pace_types")?,
+            entries: BTreeMap::new(),
+        };
+        let old: Vec<_> = pacing.types.keys().collect();
+        for key in old {
+            // It was left by a session that has ended.
+            pacing.types.delete(&key).doing("deleting types of tasks")?;
+        }
+        field!(pacing.control, 0, grace_ns).write(grace.as_nanos() as u64);
+        field!(pacing.control, 0, spell_ns).write(spell.as_nanos() as u64);
+        field!(pacing.control, 0, timers).write(cpus::possible() as u32);
+        atomic_field!(pacing.control, 0, session).store(session, Ordering::SeqCst);
+        Ok(pacing)
+    }
+
+    /// Tasks no longer decide the speeds.
+    pub fn stop(&self) {
+        atomic_field!(self.control, 0, session).store(0, Ordering::SeqCst);
+    }
+
+    /// Tasks of a type run at the fastest speed from now on.
+    pub fn remove_schedule(&self, key: &TypeKey) {
+        if let Some(entry) = self.entries.get(key) {
+            let half = field!(self.schedules, *entry, half).read() & 1;
+            field!(self.schedules, *entry, steps[half as usize]).write(0);
+        }
+    }
+
+    /// Sets the schedule of a type. Returns false if there are too many types; tasks of this one
+    /// then run at the fastest speed.
+    ///
+    /// # Panics
+    /// If the schedule has more than [`wire::PACE_STEPS`] steps.
+    pub fn set_schedule(&mut self, key: &TypeKey, schedule: &PlannedSchedule) -> Result<bool> {
+        let known = self.entries.get(key).copied();
+        // Entry 0 stands for none.
+        let entry = known.unwrap_or(self.entries.len() as u32 + 1);
+        if entry >= wire::PACE_SCHEDULES {
+            return Ok(false);
+        }
+        let unused = 1 - (field!(self.schedules, entry, half).read() & 1);
+        let half = unused as usize;
+        let nanos = |time: Duration| time.as_nanos() as u64;
+        field!(self.schedules, entry, steps[half]).write(schedule.steps.len() as u32);
+        field!(self.schedules, entry, deadline_ns[half]).write(nanos(schedule.deadline));
+        field!(self.schedules, entry, planned_ns[half]).write(nanos(schedule.planned));
+        for (index, step) in schedule.steps.iter().enumerate() {
+            let to = wire::pace_step { cycles: step.cycles, ns: nanos(step.after), khz: step.khz };
+            field!(self.schedules, entry, step[half * wire::PACE_STEPS as usize + index]).write(to);
+        }
+        atomic_field!(self.schedules, entry, half).store(unused, Ordering::SeqCst);
+        if known.is_none() {
+            let doing = "adding a type of tasks";
+            self.types
+                .update(key.wire().as_bytes(), &entry.to_ne_bytes(), MapFlags::ANY)
+                .doing(doing)?;
+            self.entries.insert(key.clone(), entry);
+        }
+        Ok(true)
+    }
+}
+
+/// The speeds that the domains should have, for the thread that sets them.
+pub struct WantedSpeeds {
+    domains: MappedArray<wire::pace_domain>,
+    wishes: RingReader,
+}
+
+impl WantedSpeeds {
+    /// Opens the wanted speeds in the thread that calls this. `ids` are those of
+    /// [`WantedSpeeds::ids`].
+    pub fn open(ids: (u32, u32)) -> Result<Self> {
+        let map = |id| MapHandle::from_map_id(id).doing("opening the maps of pace");
+        Ok(Self {
+            domains: MappedArray::new(&map(ids.0)?, wire::CPUS)?,
+            wishes: RingReader::new(&map(ids.1)?, "opening the ring buffer of pace")?,
+        })
+    }
+
+    /// The IDs of the maps.
+    pub fn ids(gate: &Gate) -> Result<(u32, u32)> {
+        Ok((gate.maps.id(".bss.pace_dom")?, gate.maps.id("pace_wishes")?))
+    }
+
+    /// A descriptor that is readable when a wanted speed has changed.
+    pub fn descriptor(&self) -> RawFd {
+        self.wishes.descriptor()
+    }
+
+    /// The times of the changes that were not read yet, on CLOCK_MONOTONIC, with the indices of
+    /// their domains.
+    pub fn changes(&self) -> Result<Vec<(usize, u64)>> {
+        let records = self.wishes.read()?;
+        let wish = |bytes: &Vec<u8>| {
+            let (wish, _) =
+                <wire::pace_wish as zerocopy::FromBytes>::read_from_prefix(bytes).ok()?;
+            Some((wish.domain as usize, wish.ns))
+        };
+        Ok(records.iter().filter_map(wish).collect())
+    }
+
+    /// The speed that a domain should have now.
+    pub fn wanted(&self, domain: usize) -> Wanted {
+        // User space has dropped the last task.
+        if atomic_field!(self.domains, domain as u32, tasks).load(Ordering::SeqCst) == 0 {
+            let has_others = field!(self.domains, domain as u32, has_others).read();
+            return Wanted::Released { is_busy: has_others != 0 };
+        }
+        Wanted::of_wire(atomic_field!(self.domains, domain as u32, wanted).load(Ordering::SeqCst))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wanted_speeds_are_a_mode_and_a_speed() {
+        let mode = |mode: u32| u64::from(mode) << wire::PACE_MODE_SHIFT;
+        assert_eq!(Wanted::of_wire(0), Wanted::Released { is_busy: false });
+        assert_eq!(Wanted::of_wire(mode(wire::PACE_AT) | 800_000), Wanted::At(Some(800_000)));
+        assert_eq!(Wanted::of_wire(mode(wire::PACE_AT_LEAST)), Wanted::AtLeast(None));
+    }
+}

@@ -1,0 +1,45 @@
+//! Commands that a daemon executes: `tollgate pace report` and `top`.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use ratatui::widgets::Paragraph;
+
+use super::arguments::PacingReportArguments;
+use super::pacing_report::PacingReport;
+use super::requests::PaceRequest;
+use crate::daemon_client::request_one;
+use crate::options::SocketOption;
+use crate::output::{Output, needs_terminal};
+use crate::tui;
+
+pub fn report(arguments: &PacingReportArguments) -> Result<ExitCode> {
+    let report: PacingReport = request_one(&arguments.socket, &PaceRequest::Report)?;
+    let result = &arguments.result;
+    let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
+    if result.json {
+        output.write_json(&report)?;
+    } else {
+        let mut text = String::new();
+        report.write_text(&mut text, result.top);
+        output.write(&text)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn top(socket: &SocketOption) -> Result<ExitCode> {
+    needs_terminal("pace top", "pace report")?;
+    let mut report: PacingReport = request_one(socket, &PaceRequest::Report)?;
+    tui::run_screen(|terminal, is_due| {
+        if is_due {
+            report = request_one(socket, &PaceRequest::Report)?;
+        }
+        terminal.draw(|frame| {
+            let mut text = "tollgate pace        q: quit\n".to_owned();
+            report.write_text(&mut text, usize::from(frame.area().height));
+            frame.render_widget(Paragraph::new(text), frame.area());
+        })?;
+        Ok(())
+    })?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,58 @@
+//! The metrics of pacing.
+
+use super::pacing_report::{PacedType, PacingReport};
+use crate::metrics::{family, label};
+
+/// Writes the metrics of a daemon that paces.
+pub fn pacing_metrics(out: &mut String, report: &PacingReport) {
+    let mut of_types = |name: &str, kind: &str, help: &str, value: fn(&PacedType) -> f64| {
+        let values = report.types.iter().map(|one| (label("type", &one.name), value(one)));
+        family(out, name, kind, help, values);
+    };
+    of_types("pace_tasks_total", "counter", "Tasks that have ended.", |one| one.tasks as f64);
+    of_types("pace_missed_total", "counter", "Tasks that missed their deadlines.", |one| {
+        one.missed as f64
+    });
+    of_types("pace_cpu_seconds_total", "counter", "Processor time of tasks, in seconds.", |one| {
+        one.cpu_s
+    });
+    of_types("pace_cycles_total", "counter", "Cycles of tasks.", |one| one.cycles);
+    of_types("pace_target", "gauge", "The share of tasks that should meet the deadline.", |one| {
+        one.target
+    });
+    let domains = report.domains.iter().map(|domain| {
+        (label("domain", &format!("policy{}", domain.number)), domain.changes as f64)
+    });
+    family(out, "pace_speed_changes_total", "counter", "Speeds that were set.", domains);
+    let lost = report.domains.iter().filter(|domain| domain.lost.is_some()).count();
+    family(
+        out,
+        "pace_lost_domains",
+        "gauge",
+        "Frequency domains that are not paced any more.",
+        std::iter::once((String::new(), lost as f64)),
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::tests::assert_is_page;
+    use crate::pace::trace_file::TraceType;
+
+    #[test]
+    fn each_type_is_a_sample() {
+        let kind = TraceType { name: "game: frame".into(), deadline_ms: 20.0, target: 0.95 };
+        let report = PacingReport {
+            domains: Vec::new(),
+            latency_us: None,
+            types: vec![PacedType { tasks: 7, ..PacedType::new(&kind) }],
+            unfinished: 0,
+            abandoned: 0,
+        };
+        let mut page = String::new();
+        pacing_metrics(&mut page, &report);
+        assert!(page.contains("tollgate_pace_tasks_total{type=\"game: frame\"} 7\n"), "{page}");
+        assert_is_page(&page);
+    }
+}

@@ -1,0 +1,229 @@
+//! The section of the report of pacing: the tasks by their types, and how their speeds were set.
+
+use std::fmt::Write as _;
+
+use kernel::pace::PlannedSchedule;
+use kernel::pace::cpufreq::FrequencyDomain;
+use kernel::pace::speed_control::Actuator;
+use kernel::wire;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use stats::interval::share_interval;
+
+use super::simulate_report::{ReportedInterval, interval, significant};
+use super::speed_thread::SpeedStats;
+use super::trace_file::TraceType;
+use crate::format::{count, number_of, printable};
+use crate::report::{Section, TextOptions, fields, more_rows};
+
+const CONFIDENCE: f64 = 0.95;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct PacingReport {
+    pub domains: Vec<PacedDomain>,
+    /// From the moment at which a task needed another speed until it was written. Null if no speed
+    /// was set.
+    pub latency_us: Option<Latency>,
+    /// The type with the most tasks first.
+    pub types: Vec<PacedType>,
+    /// Tasks that had not ended at the end of the session.
+    pub unfinished: usize,
+    /// Tasks whose programs ended without ending them.
+    pub abandoned: usize,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Latency {
+    pub median: f64,
+    pub p99: f64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct PacedDomain {
+    /// The number in the name of the folder `policyN`.
+    pub number: u32,
+    pub cpus: Vec<u32>,
+    /// By what the speed is set: `setspeed` or `bounds`.
+    pub actuator: String,
+    /// How often the speed was set.
+    pub changes: u64,
+    /// Why Tollgate stopped to set it. Null if it did not.
+    pub lost: Option<String>,
+}
+
+impl PacedDomain {
+    pub fn new(domain: &FrequencyDomain, actuator: Actuator) -> Self {
+        let FrequencyDomain { number, cpus, .. } = domain.clone();
+        Self { number, cpus, actuator: actuator.name().to_owned(), changes: 0, lost: None }
+    }
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct PacedType {
+    pub name: String,
+    pub deadline_ms: f64,
+    pub target: f64,
+    pub tasks: u64,
+    pub missed: u64,
+    pub missed_share: Option<ReportedInterval>,
+    /// The processor time of all tasks.
+    pub cpu_s: f64,
+    /// Their cycles divided by their processor time.
+    pub mean_mhz: Option<f64>,
+    /// The schedule of the next task. Null with too few tasks, which run at the fastest speed.
+    pub schedule: Option<Vec<ReportedStep>>,
+    pub cycles: f64,
+}
+
+impl PacedType {
+    pub fn new(one: &TraceType) -> Self {
+        Self {
+            name: one.name.clone(),
+            deadline_ms: one.deadline_ms,
+            target: one.target,
+            tasks: 0,
+            missed: 0,
+            missed_share: None,
+            cpu_s: 0.0,
+            mean_mhz: None,
+            schedule: None,
+            cycles: 0.0,
+        }
+    }
+
+    /// Adds a task that has ended.
+    pub fn add(&mut self, record: &wire::pace_record) {
+        let deadline = match record.deadline_ns {
+            0 => self.deadline_ms / 1e3,
+            ns => ns as f64 / 1e9,
+        };
+        let took = record.end_ns.saturating_sub(record.begin_ns) as f64 / 1e9;
+        self.tasks += 1;
+        self.missed += u64::from(took > deadline);
+        self.cpu_s += record.cpu_ns as f64 / 1e9;
+        self.cycles += record.cycles as f64;
+    }
+
+    fn finish(&mut self) {
+        self.missed_share =
+            share_interval(self.missed, self.tasks, CONFIDENCE).map(ReportedInterval::from);
+        self.mean_mhz = (self.cpu_s > 0.0).then(|| self.cycles / self.cpu_s / 1e6);
+    }
+}
+
+/// A step of a schedule.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ReportedStep {
+    /// The cycles that the task has done when the step begins.
+    pub from_cycles: u64,
+    pub mhz: f64,
+}
+
+impl ReportedStep {
+    pub fn of_schedule(schedule: &PlannedSchedule) -> Vec<Self> {
+        let steps = schedule.steps.iter();
+        steps.map(|step| Self { from_cycles: step.cycles, mhz: step.khz as f64 / 1e3 }).collect()
+    }
+}
+
+impl PacingReport {
+    pub fn new(
+        mut domains: Vec<PacedDomain>,
+        stats: &SpeedStats,
+        mut types: Vec<PacedType>,
+        unfinished: usize,
+        abandoned: usize,
+    ) -> Self {
+        for (domain, changes) in domains.iter_mut().zip(&stats.changes) {
+            domain.changes = *changes;
+            let lost = stats.lost.iter().find(|(number, _)| *number == domain.number);
+            domain.lost = lost.map(|(_, reason)| reason.clone());
+        }
+        types.iter_mut().for_each(PacedType::finish);
+        types.sort_by_key(|one| std::cmp::Reverse(one.tasks));
+        let latency_us = stats.latency().map(|(median, p99)| Latency {
+            median: median.as_secs_f64() * 1e6,
+            p99: p99.as_secs_f64() * 1e6,
+        });
+        Self { domains, latency_us, types, unfinished, abandoned }
+    }
+}
+
+impl PacingReport {
+    /// Appends the text. At most `top` types are shown.
+    pub fn write_text(&self, out: &mut String, top: usize) {
+        let changes: u64 = self.domains.iter().map(|domain| domain.changes).sum();
+        let _ = write!(
+            out,
+            "pacing: {} in {}",
+            number_of(changes as usize, "speed change"),
+            number_of(self.domains.len(), "frequency domain")
+        );
+        if let Some(latency) = &self.latency_us {
+            let _ = write!(
+                out,
+                ", each {} µs after it was needed (99 %: {} µs)",
+                significant(latency.median),
+                significant(latency.p99)
+            );
+        }
+        out.push('\n');
+        for domain in &self.domains {
+            if let Some(reason) = &domain.lost {
+                let _ =
+                    writeln!(out, "policy{} was not paced until the end: {reason}", domain.number);
+            }
+        }
+        for (n, what) in
+            [(self.unfinished, "not ended"), (self.abandoned, "left by their programs")]
+        {
+            if n > 0 {
+                let _ = writeln!(out, "{} {what}", number_of(n, "task"));
+            }
+        }
+        if self.types.is_empty() {
+            let _ = writeln!(out, "no task ended");
+            return;
+        }
+        let _ = writeln!(
+            out,
+            "\n{:>8} {:>9} {:>7} {:>20} {:>9} {:>9}  type",
+            "tasks", "deadline", "target", "% missed", "CPU s", "MHz"
+        );
+        for one in self.types.iter().take(top) {
+            let _ = writeln!(
+                out,
+                "{:>8} {:>9} {:>7} {:>20} {:>9} {:>9}  {}",
+                count(one.tasks),
+                one.deadline_ms,
+                one.target,
+                one.missed_share.map_or_else(|| "-".to_owned(), interval),
+                significant(one.cpu_s),
+                one.mean_mhz.map_or_else(|| "-".to_owned(), |mhz| format!("{mhz:.0}")),
+                printable(&one.name)
+            );
+        }
+        more_rows(out, self.types.len(), top, "types");
+        let _ = writeln!(
+            out,
+            "The deadline is in milliseconds; MHz is the mean speed at which the tasks ran."
+        );
+    }
+}
+
+impl Section for PacingReport {
+    fn fields(&self) -> serde_json::Result<Map<String, Value>> {
+        let mut map = Map::new();
+        map.insert("pacing".into(), Value::Object(fields(self)?));
+        Ok(map)
+    }
+
+    fn text(&self, out: &mut String, layout: &TextOptions, _is_only: bool) {
+        out.push('\n');
+        self.write_text(out, layout.top);
+    }
+
+    fn calls_seen(&self) -> Option<u64> {
+        None
+    }
+}

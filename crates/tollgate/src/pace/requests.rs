@@ -1,0 +1,26 @@
+//! Requests about pacing to the daemon.
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "ask-pace", rename_all = "kebab-case")]
+pub enum PaceRequest {
+    /// Replies with a `PacingReport`.
+    Report,
+    /// Forgets what is known of types. Replies with the names of those that are not known.
+    Reset { types: Vec<String> },
+}
+
+/// The key that only requests about pacing have: the tag of [`PaceRequest`].
+pub const REQUEST_KEY: &str = "ask-pace";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_have_their_key() {
+        let request = serde_json::to_value(PaceRequest::Report).expect("JSON");
+        assert!(request.get(REQUEST_KEY).is_some(), "{request}");
+    }
+}

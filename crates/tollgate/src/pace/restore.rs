@@ -1,0 +1,53 @@
+//! Restores the speeds of frequency domains that a killed Tollgate process has left.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use kernel::pace::speed_journal::{self, JOURNAL, SpeedJournal};
+use kernel::process::is_root;
+
+use crate::output::{Output, print_message};
+
+/// `tollgate pace restore`
+pub fn restore() -> Result<ExitCode> {
+    let journal = SpeedJournal::open(Path::new(JOURNAL), Duration::ZERO)?;
+    let restored = journal.restore(Path::new("/"))?;
+    let left = journal.read()?;
+    Output::Stdout.write(&match restored.as_slice() {
+        [] => "no killed Tollgate process has left a speed\n".to_owned(),
+        restored => format!("restored {}\n", names(restored)),
+    })?;
+    if left.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let left: Vec<_> = left.iter().map(|original| original.domain).collect();
+    print_message(&format!(
+        "tollgate: {} cannot be restored now: are its processors offline?",
+        names(&left)
+    ))?;
+    Ok(ExitCode::FAILURE)
+}
+
+/// Restores what killed processes have left, if there is anything.
+pub fn restore_abandoned() {
+    if !is_root() {
+        return;
+    }
+    let message = match speed_journal::restore_abandoned(Path::new("/"), Path::new(JOURNAL)) {
+        Ok(restored) if restored.is_empty() => return,
+        Ok(restored) => format!(
+            "the speeds of {} are restored, which a killed Tollgate process had set",
+            names(&restored)
+        ),
+        Err(error) => format!("{error:#}"),
+    };
+    let _ = print_message(&format!("tollgate: {message}"));
+}
+
+/// "policy0, policy2"
+fn names(domains: &[u32]) -> String {
+    let names: Vec<_> = domains.iter().map(|number| format!("policy{number}")).collect();
+    names.join(", ")
+}

@@ -1,0 +1,169 @@
+//! The folder of stored samples: for each type of tasks, the work of its latest tasks. Only the
+//! process that sets speeds writes to it. A file is replaced as a whole, so that after a power
+//! failure either the old or the new one is there.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use ::pace::MAX_SAMPLES;
+use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::output::print_message;
+
+const SCHEMA: &str = "tollgate.pace.type/1";
+const SUFFIX: &str = "json";
+
+/// A folder of samples.
+#[derive(Clone)]
+pub struct SampleStore {
+    folder: PathBuf,
+}
+
+/// The samples of a type.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredType {
+    schema: String,
+    pub name: String,
+    /// The work of its tasks in cycles, that of the latest one last.
+    pub cycles: Vec<u64>,
+}
+
+impl SampleStore {
+    /// The store in a folder that need not exist yet.
+    pub fn new(folder: &Path) -> Self {
+        Self { folder: folder.to_owned() }
+    }
+
+    /// The samples of a type. A file that is not valid causes a warning, and is replaced later.
+    pub fn load(&self, name: &str) -> Vec<f64> {
+        let path = self.path(name);
+        match read(&path) {
+            Ok(Some(stored)) if stored.name == name => {
+                stored.cycles.iter().map(|cycles| *cycles as f64).collect()
+            }
+            Ok(_) => Vec::new(),
+            Err(error) => {
+                let _ = print_message(&format!("tollgate: {error:#}"));
+                Vec::new()
+            }
+        }
+    }
+
+    /// Stores the latest samples of a type.
+    pub fn save(&self, name: &str, samples: &[f64]) -> Result<()> {
+        let latest = &samples[samples.len().saturating_sub(MAX_SAMPLES)..];
+        let cycles = latest.iter().map(|cycles| *cycles as u64).collect();
+        let stored = StoredType { schema: SCHEMA.into(), name: name.into(), cycles };
+        let path = self.path(name);
+        let beside = path.with_extension("new");
+        let write = || -> io::Result<()> {
+            DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
+            let mut file = File::create(&beside)?;
+            file.write_all(&serde_json::to_vec(&stored)?)?;
+            file.sync_all()?;
+            fs::rename(&beside, &path)
+        };
+        write().with_context(|| format!("cannot store samples in {}", path.display()))
+    }
+
+    /// All types, by their names.
+    pub fn all(&self) -> Result<Vec<StoredType>> {
+        let entries = match fs::read_dir(&self.folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries
+                .with_context(|| format!("cannot read the store {}", self.folder.display()))?,
+        };
+        let mut all = Vec::new();
+        for entry in entries {
+            let path = entry?.path();
+            if path.extension().is_some_and(|suffix| suffix == SUFFIX) {
+                all.extend(read(&path)?);
+            }
+        }
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(all)
+    }
+
+    /// Deletes the samples of a type. Returns false if there are none.
+    pub fn remove(&self, name: &str) -> Result<bool> {
+        let path = self.path(name);
+        match fs::remove_file(&path) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error).with_context(|| format!("cannot delete {}", path.display())),
+        }
+    }
+
+    /// The file of a type. Its name is a hash (FNV-1a) of the type's name, which may have any
+    /// characters.
+    fn path(&self, name: &str) -> PathBuf {
+        let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+        self.folder.join(format!("{hash:016x}.{SUFFIX}"))
+    }
+}
+
+/// The type in a file. `None` if there is no such file.
+fn read(path: &Path) -> Result<Option<StoredType>> {
+    let text = match fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        text => text.with_context(|| format!("cannot read {}", path.display()))?,
+    };
+    let stored: StoredType = serde_json::from_slice(&text)
+        .with_context(|| format!("{} has no samples of a type", path.display()))?;
+    Ok((stored.schema == SCHEMA).then_some(stored))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_are_stored_by_type() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = SampleStore::new(&folder.path().join("pace"));
+        assert_eq!(store.all().unwrap(), []);
+        assert!(store.load("game: frame").is_empty());
+        store.save("game: frame", &[1e6, 2e6]).unwrap();
+        store.save("a / b", &[3e6]).unwrap();
+        assert_eq!(store.load("game: frame"), [1e6, 2e6]);
+        let all = store.all().unwrap();
+        let names: Vec<_> = all.iter().map(|stored| stored.name.as_str()).collect();
+        assert_eq!(names, ["a / b", "game: frame"]);
+        assert!(store.remove("game: frame").unwrap());
+        assert!(!store.remove("game: frame").unwrap());
+        assert!(store.load("game: frame").is_empty());
+    }
+
+    #[test]
+    fn only_the_latest_samples_are_stored() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = SampleStore::new(folder.path());
+        let samples: Vec<_> = (0..MAX_SAMPLES + 5).map(|n| n as f64).collect();
+        store.save("t", &samples).unwrap();
+        assert_eq!(store.load("t"), samples[5..]);
+    }
+
+    #[test]
+    fn invalid_file_is_no_sample() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = SampleStore::new(folder.path());
+        fs::write(store.path("t"), "{").unwrap();
+        assert!(store.load("t").is_empty());
+        let error = format!("{:#}", store.all().unwrap_err());
+        assert!(error.contains("has no samples of a type"), "{error}");
+        store.save("t", &[1.0]).unwrap();
+        assert_eq!(store.load("t"), [1.0]);
+    }
+
+    #[test]
+    fn full_store_is_an_error() {
+        let store = SampleStore::new(Path::new("/dev/full"));
+        let error = format!("{:#}", store.save("t", &[1.0]).unwrap_err());
+        assert!(error.contains("cannot store samples in /dev/full/"), "{error}");
+    }
+}

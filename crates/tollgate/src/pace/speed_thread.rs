@@ -1,0 +1,281 @@
+//! The thread that sets the speeds of the frequency domains.
+
+use std::io::{self, PipeWriter};
+use std::os::fd::AsRawFd as _;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use kernel::clock::now_ns;
+use kernel::gate::Gate;
+use kernel::pace::WantedSpeeds;
+use kernel::pace::cpufreq::FrequencyDomain;
+use kernel::pace::speed_control::{Actuator, OTHER_GOVERNOR, OriginalSpeed, Setting, SpeedControl};
+use kernel::pace::speed_journal::SpeedJournal;
+use kernel::process;
+
+use super::domain_speed::{DomainSpeed, SpeedTiming};
+use crate::output::print_message;
+
+/// How long a domain is at its slowest speed after the last task. A change of the governor takes
+/// the kernel some milliseconds, so this is longer than the time between two frames.
+pub const GOVERNOR_SPELL: Duration = Duration::from_millis(100);
+/// The same where the governor stays.
+pub const BOUNDS_SPELL: Duration = Duration::from_millis(2);
+/// The least time between two changes that do not make a domain faster, in writes: a change then
+/// takes at most a tenth of a processor's time.
+const INTERVAL_IN_WRITES: u64 = 10;
+/// The writes by which the time of a write is measured.
+const MEASURED_WRITES: usize = 40;
+/// How often to test whether the domains that this process has are still its own.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+/// The latencies that are kept: enough for the 99th percentile.
+const KEPT_LATENCIES: usize = 1000;
+
+/// What the thread has done.
+#[derive(Debug, Default, Clone)]
+pub struct SpeedStats {
+    /// How often a speed was set, by domain.
+    pub changes: Vec<u64>,
+    /// The times from the moment at which a domain needed another speed until it was written, in
+    /// ns; the latest ones.
+    latencies: Vec<u64>,
+    latest: usize,
+    /// The domains that this process does not control any more, with the reasons.
+    pub lost: Vec<(u32, String)>,
+}
+
+impl SpeedStats {
+    fn add_latency(&mut self, ns: u64) {
+        if self.latencies.len() < KEPT_LATENCIES {
+            self.latencies.push(ns);
+        } else {
+            self.latencies[self.latest % KEPT_LATENCIES] = ns;
+        }
+        self.latest += 1;
+    }
+
+    /// The median and the 99th percentile of the latencies. `None` before the first change.
+    pub fn latency(&self) -> Option<(Duration, Duration)> {
+        let mut sorted = self.latencies.clone();
+        sorted.sort_unstable();
+        let at = |share: f64| sorted[((sorted.len() - 1) as f64 * share).round() as usize];
+        (!sorted.is_empty())
+            .then(|| (Duration::from_nanos(at(0.5)), Duration::from_nanos(at(0.99))))
+    }
+}
+
+/// The running thread. It releases the domains when it ends.
+pub struct SpeedThread {
+    stop: Option<PipeWriter>,
+    thread: Option<JoinHandle<()>>,
+    stats: Arc<Mutex<SpeedStats>>,
+}
+
+impl SpeedThread {
+    /// Starts the thread. `domains` are those of the gate, in the same order, each with its
+    /// actuator.
+    pub fn start(
+        gate: &Gate,
+        journal: SpeedJournal,
+        domains: &[(FrequencyDomain, Actuator)],
+    ) -> Result<Self> {
+        let stats = Arc::new(Mutex::new(SpeedStats {
+            changes: vec![0; domains.len()],
+            ..SpeedStats::default()
+        }));
+        let open = |(domain, actuator): &(FrequencyDomain, Actuator)| {
+            let control = SpeedControl::open(Path::new("/"), domain, *actuator)
+                .with_context(|| format!("cannot set the speed of policy{}", domain.number))?;
+            let (range, is_lost) = (domain.range, false);
+            Ok(Controlled { control, speed: None, range, is_lost })
+        };
+        let controlled = domains.iter().map(open).collect::<Result<Vec<_>>>()?;
+        let ids = WantedSpeeds::ids(gate)?;
+        let (stopped, stop) = io::pipe().context("cannot make a pipe")?;
+        let shared = Arc::clone(&stats);
+        let thread = std::thread::Builder::new().name("pace-speeds".into()).spawn(move || {
+            process::set_realtime();
+            let run = || -> Result<()> {
+                let wanted = WantedSpeeds::open(ids)?;
+                let mut setter = SpeedSetter { journal, controlled, stats: shared };
+                let worked = setter.run(&wanted, stopped.as_raw_fd());
+                setter.release()?;
+                worked
+            };
+            if let Err(error) = run() {
+                let _ = print_message(&format!("tollgate: {error:#}"));
+            }
+        });
+        let thread = Some(thread.context("cannot start the thread that sets the speeds")?);
+        Ok(Self { stop: Some(stop), thread, stats })
+    }
+
+    /// A copy of what the thread has done so far.
+    pub fn stats(&self) -> SpeedStats {
+        self.stats.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Drop for SpeedThread {
+    fn drop(&mut self) {
+        // The thread sees the end of the pipe.
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A domain whose speed this process sets.
+struct Controlled {
+    control: SpeedControl,
+    /// `None` until the time of a write has been measured.
+    speed: Option<DomainSpeed>,
+    range: (u64, u64),
+    /// The domain is not paced any more.
+    is_lost: bool,
+}
+
+struct SpeedSetter {
+    journal: SpeedJournal,
+    controlled: Vec<Controlled>,
+    stats: Arc<Mutex<SpeedStats>>,
+}
+
+impl SpeedSetter {
+    fn run(&mut self, wanted: &WantedSpeeds, stopped: i32) -> Result<()> {
+        self.write_journal()?;
+        let write_ns = self.measure();
+        for domain in &mut self.controlled {
+            let spell = match domain.control.original().actuator {
+                Actuator::SetSpeed => GOVERNOR_SPELL,
+                Actuator::Bounds => BOUNDS_SPELL,
+            };
+            domain.speed = Some(DomainSpeed::new(SpeedTiming {
+                range: domain.range,
+                spell: spell.as_nanos() as u64,
+                least_interval: INTERVAL_IN_WRITES * write_ns,
+            }));
+        }
+        let mut next_check = now_ns();
+        loop {
+            let changes = wanted.changes()?;
+            let mut again_ns = now_ns() + CHECK_INTERVAL.as_nanos() as u64;
+            for index in 0..self.controlled.len() {
+                let since = changes.iter().find(|(domain, _)| *domain == index);
+                let due = self.tend(index, wanted, since.map(|(_, ns)| *ns));
+                again_ns = again_ns.min(due.unwrap_or(u64::MAX));
+            }
+            if now_ns() >= next_check {
+                next_check = now_ns() + CHECK_INTERVAL.as_nanos() as u64;
+                self.check();
+            }
+            let limit = Duration::from_nanos(again_ns.saturating_sub(now_ns()));
+            if process::wait_for([wanted.descriptor(), stopped], limit)[1] {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Sets the speed of a domain, if that is due. `since` is when it began to need another speed.
+    /// Returns when to look again.
+    fn tend(&mut self, index: usize, wanted: &WantedSpeeds, since: Option<u64>) -> Option<u64> {
+        let domain = &mut self.controlled[index];
+        if domain.is_lost {
+            return None;
+        }
+        let due = domain.speed.as_mut()?.next(wanted.wanted(index), now_ns());
+        let Some(setting) = due.setting else { return due.again_ns };
+        if let Err(error) = self.set(index, setting) {
+            self.lose(index, &error.to_string());
+            return None;
+        }
+        let mut stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
+        stats.changes[index] += 1;
+        if let Some(since) = since {
+            stats.add_latency(now_ns().saturating_sub(since));
+        }
+        due.again_ns
+    }
+
+    fn set(&mut self, index: usize, setting: Setting) -> io::Result<()> {
+        let root = Path::new("/");
+        let control = &mut self.controlled[index].control;
+        if control.is_released() && control.reread(root)? {
+            self.write_journal().map_err(io::Error::other)?;
+        }
+        self.controlled[index].control.set(root, setting)
+    }
+
+    /// This process does not control a domain any more.
+    fn lose(&mut self, index: usize, reason: &str) {
+        let domain = &mut self.controlled[index];
+        domain.is_lost = true;
+        let number = domain.control.original().domain;
+        let _ = print_message(&format!(
+            "tollgate: policy{number} is not paced any more, and runs as the system decides: \
+            {reason}"
+        ));
+        let mut stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
+        stats.lost.push((number, reason.to_owned()));
+    }
+
+    /// Tests whether somebody else has changed the governor of a domain. Theirs stands.
+    fn check(&mut self) {
+        for index in 0..self.controlled.len() {
+            let Controlled { control, is_lost, .. } = &self.controlled[index];
+            if *is_lost || control.is_released() {
+                continue;
+            }
+            match control.is_ours() {
+                Ok(true) => {}
+                Ok(false) => self.lose(index, OTHER_GOVERNOR),
+                Err(error) => self.lose(index, &error.to_string()),
+            }
+        }
+    }
+
+    /// The median time of a write that changes the speed of the first domain, in ns.
+    fn measure(&mut self) -> u64 {
+        if self.controlled.is_empty() {
+            return 0;
+        }
+        let (slowest, fastest) = self.controlled[0].range;
+        let mut times = Vec::new();
+        for write in 0..MEASURED_WRITES {
+            let khz = if write % 2 == 0 { fastest } else { slowest };
+            let began = now_ns();
+            if let Err(error) = self.set(0, Setting::At(khz)) {
+                self.lose(0, &error.to_string());
+                return 0;
+            }
+            times.push(now_ns() - began);
+        }
+        if let Err(error) = self.set(0, Setting::System) {
+            self.lose(0, &error.to_string());
+        }
+        times.sort_unstable();
+        times[times.len() / 2]
+    }
+
+    fn write_journal(&self) -> Result<()> {
+        let originals: Vec<OriginalSpeed> =
+            self.controlled.iter().map(|domain| domain.control.original().clone()).collect();
+        Ok(self.journal.write(&originals)?)
+    }
+
+    /// Restores all domains. What cannot be restored now, because it is offline, stays in the
+    /// journal for a later command.
+    fn release(&mut self) -> Result<()> {
+        let mut left = Vec::new();
+        for Controlled { control, .. } in &mut self.controlled {
+            if control.set(Path::new("/"), Setting::System).is_err() {
+                left.push(control.original().clone());
+            }
+        }
+        Ok(self.journal.write(&left)?)
+    }
+}

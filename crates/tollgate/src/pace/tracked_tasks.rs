@@ -1,0 +1,98 @@
+//! The tasks of a session in the gate, for watching and for pacing.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use ::pace::TaskRules;
+use anyhow::{Context as _, Result, bail};
+use kernel::cpus;
+use kernel::gate::Gate;
+use kernel::pace::Tracking;
+use kernel::pace::cpufreq::{self, FrequencyDomain};
+
+use super::rules::tracking_rule;
+use crate::extension::SessionContext;
+
+/// How often to search for abandoned tasks. Each search reads all tasks, and a session is tended
+/// for each batch of records, which may be thousands of times a second.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The tasks of a session.
+pub struct TrackedTasks {
+    /// The number of the session.
+    session: u32,
+    tracking: Tracking,
+    domains: Vec<FrequencyDomain>,
+    latest_sweep: Instant,
+}
+
+impl TrackedTasks {
+    /// Starts to follow tasks by these rules.
+    pub fn start(context: &SessionContext<'_>, rules: &TaskRules) -> Result<Self> {
+        let tracking = Tracking::open(context.gate)?;
+        let khz = nominal_khz()?;
+        for cpu in 0..cpus::possible() as u32 {
+            tracking.set_speed(cpu, khz);
+        }
+        let domains =
+            cpufreq::domains(Path::new("/")).context("cannot read the frequency domains")?;
+        let session = context.session.index;
+        let tasks = Self { session, tracking, domains, latest_sweep: Instant::now() };
+        tasks.read_speeds();
+        let rules: Vec<_> = rules.rules.iter().map(tracking_rule).collect();
+        tasks.tracking.set_rules(session, &rules);
+        Ok(tasks)
+    }
+
+    /// The frequency domains of the machine.
+    pub fn domains(&self) -> &[FrequencyDomain] {
+        &self.domains
+    }
+
+    /// The number of unfinished tasks.
+    pub fn unfinished(&self) -> usize {
+        self.tracking.live(self.session).len()
+    }
+
+    /// Drops tasks that programs began and did not end before they ended themselves. Returns their
+    /// number. Also reads the speeds that the gate is not informed of. Returns `None` if the latest
+    /// sweep was a short time ago.
+    pub fn sweep(&mut self, gate: &Gate) -> Result<Option<usize>> {
+        if self.latest_sweep.elapsed() < SWEEP_INTERVAL {
+            return Ok(None);
+        }
+        self.latest_sweep = Instant::now();
+        self.read_speeds();
+        let abandoned = self.tracking.abandoned(gate, self.session);
+        for (entry, number) in &abandoned {
+            self.tracking.drop_task(gate, *entry, *number)?;
+        }
+        Ok(Some(abandoned.len()))
+    }
+
+    /// Sets the speeds of the processors whose driver does not report changes.
+    fn read_speeds(&self) {
+        for domain in &self.domains {
+            // A domain may be offline.
+            let Ok(khz) = cpufreq::current_khz(Path::new("/"), domain.number) else { continue };
+            for cpu in &domain.cpus {
+                self.tracking.set_speed(*cpu, khz as u32);
+            }
+        }
+    }
+}
+
+/// The speed by which processor time is converted to cycles, where no driver reports one: that of
+/// the first processor in /proc/cpuinfo.
+fn nominal_khz() -> Result<u32> {
+    let text = fs::read_to_string("/proc/cpuinfo").context("cannot read /proc/cpuinfo")?;
+    let mhz = text.lines().find_map(|line| {
+        let (key, value) = line.split_once(':')?;
+        (key.trim() == "cpu MHz").then(|| value.trim().parse::<f64>().ok())?
+    });
+    match mhz {
+        Some(mhz) if mhz > 0.0 => Ok((mhz * 1000.0) as u32),
+        _ => bail!("/proc/cpuinfo does not have the speed of the processor"),
+    }
+}

@@ -1,0 +1,114 @@
+//! The types of a session's tasks, with their names and goals.
+
+use std::collections::BTreeMap;
+
+use ::pace::{DEFAULT_GOAL, TaskRule, TaskRules};
+use kernel::pace::TypeKey;
+use kernel::wire;
+
+use super::rules::descriptor_name;
+use super::trace_file::TraceType;
+
+/// The types of the tasks that have ended.
+#[derive(Default)]
+pub struct TypeTable {
+    rules: TaskRules,
+    kinds: BTreeMap<TypeKey, usize>,
+    types: Vec<TraceType>,
+    /// The names that programs have given to their types.
+    names: BTreeMap<(String, u64), String>,
+}
+
+impl TypeTable {
+    pub fn new(rules: TaskRules) -> Self {
+        Self { rules, ..Self::default() }
+    }
+
+    /// In the order of their first tasks.
+    pub fn types(&self) -> &[TraceType] {
+        &self.types
+    }
+
+    pub fn into_types(self) -> Vec<TraceType> {
+        self.types
+    }
+
+    /// A program has named a type. Returns the type's index, if it has had a task.
+    pub fn name_type(&mut self, record: &wire::pace_type_record) -> Option<usize> {
+        let (program, name) = (text(&record.program), text(&record.name));
+        let key = own_type(record.program, record.type_id);
+        let kind = self.kinds.get(&key).copied();
+        if let Some(kind) = kind {
+            self.types[kind] = self.program_type(&program, &name);
+        }
+        self.names.insert((program, record.type_id), name);
+        kind
+    }
+
+    /// The index of a task's type.
+    pub fn kind(&mut self, record: &wire::pace_record) -> usize {
+        let key = match record.type_id {
+            0 => TypeKey::of_task(record),
+            id => own_type(record.program, id),
+        };
+        if let Some(kind) = self.kinds.get(&key) {
+            return *kind;
+        }
+        let program = text(&record.program);
+        let one = if record.type_id != 0 {
+            let known = self.names.get(&(program.clone(), record.type_id));
+            let name = known.cloned().unwrap_or_else(|| format!("type {:#x}", record.type_id));
+            self.program_type(&program, &name)
+        } else {
+            let rule = self.rules.rules.get(usize::from(record.rule));
+            TraceType {
+                name: rule_type_name(&program, rule, record),
+                deadline_ms: rule.map_or(DEFAULT_GOAL.0, |rule| rule.deadline_ms),
+                target: rule.map_or(DEFAULT_GOAL.1, |rule| rule.target),
+            }
+        };
+        self.types.push(one);
+        self.kinds.insert(key, self.types.len() - 1);
+        self.types.len() - 1
+    }
+
+    /// A type that a program has named.
+    fn program_type(&self, program: &str, name: &str) -> TraceType {
+        let found = self.rules.types.iter().find(|described| {
+            described.name == name
+                && described.program.as_deref().is_none_or(|own| is_same_program(own, program))
+        });
+        let (deadline_ms, target) =
+            found.map_or(DEFAULT_GOAL, |found| (found.deadline_ms, found.target));
+        TraceType { name: format!("{program}: {name}"), deadline_ms, target }
+    }
+}
+
+/// The type of tasks that a program begins itself. The gate fills in only what is here.
+fn own_type(program: [std::ffi::c_char; wire::PACE_PROGRAM_LEN as usize], id: u64) -> TypeKey {
+    TypeKey { program, type_id: id, rule: 0, descriptor: 0, port: 0 }
+}
+
+/// "nginx: request (socket, port 8080)"
+fn rule_type_name(program: &str, rule: Option<&TaskRule>, record: &wire::pace_record) -> String {
+    let rule = rule.map_or("task", |rule| rule.name.as_str());
+    let descriptor = descriptor_name(record.descriptor.into()).map(str::to_owned);
+    let port = (record.port != 0).then(|| format!("port {}", record.port));
+    let parts: Vec<_> = descriptor.into_iter().chain(port).collect();
+    match parts.is_empty() {
+        true => format!("{program}: {rule}"),
+        false => format!("{program}: {rule} ({})", parts.join(", ")),
+    }
+}
+
+/// Whether a whole name is the one of the kernel side, which is cut.
+fn is_same_program(whole: &str, cut: &str) -> bool {
+    let kept = wire::PACE_PROGRAM_LEN as usize - 1;
+    whole.bytes().take(kept).eq(cut.bytes())
+}
+
+/// A text of the kernel side, which ends with a NUL.
+fn text(bytes: &[std::ffi::c_char]) -> String {
+    let bytes: Vec<u8> = bytes.iter().map(|c| *c as u8).take_while(|byte| *byte != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}

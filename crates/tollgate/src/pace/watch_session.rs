@@ -1,0 +1,77 @@
+//! Watching as an extension of a session: collects the tasks that the gate follows.
+
+use ::pace::TaskRules;
+use anyhow::Result;
+use kernel::session::{LiveThread, SessionOptions};
+use kernel::{ring, wire};
+
+use super::recorder::Recorder;
+use super::tracked_tasks::TrackedTasks;
+use super::watch_outcome::WatchOutcome;
+use crate::extension::{Extension, ExtensionSetup, SessionContext};
+use crate::report::Section;
+
+/// Watches tasks without changing a speed.
+pub struct PaceWatchSetup {
+    pub rules: TaskRules,
+    /// What to do with the tasks at the end.
+    pub outcome: WatchOutcome,
+}
+
+impl ExtensionSetup for PaceWatchSetup {
+    fn configure(&self, options: &mut SessionOptions) {
+        options.mask |= wire::PACE;
+    }
+
+    fn start(self: Box<Self>, context: &mut SessionContext<'_>) -> Result<Box<dyn Extension>> {
+        let tasks = TrackedTasks::start(context, &self.rules)?;
+        let recorder = Recorder::new(self.rules);
+        Ok(Box::new(PaceInSession { tasks, recorder, unfinished: 0, outcome: Some(self.outcome) }))
+    }
+}
+
+struct PaceInSession {
+    tasks: TrackedTasks,
+    recorder: Recorder,
+    /// The tasks that had not ended when the threads were detached.
+    unfinished: usize,
+    /// Taken at the end of the session.
+    outcome: Option<WatchOutcome>,
+}
+
+impl Extension for PaceInSession {
+    fn begin(&mut self, began_ns: u64) {
+        self.recorder.begin(began_ns);
+    }
+
+    fn on_record(&mut self, _context: &mut SessionContext<'_>, record: &[u8]) -> Result<bool> {
+        if let Some(task) = ring::pace_task(record) {
+            self.recorder.add(&task);
+            return Ok(true);
+        }
+        let Some(named) = ring::pace_type(record) else { return Ok(false) };
+        self.recorder.name_type(&named);
+        Ok(true)
+    }
+
+    fn tend(&mut self, context: &mut SessionContext<'_>) -> Result<()> {
+        if let Some(abandoned) = self.tasks.sweep(context.gate)? {
+            self.recorder.add_abandoned(abandoned);
+        }
+        Ok(())
+    }
+
+    fn before_detach(&mut self, _live: &[LiveThread]) {
+        self.unfinished = self.tasks.unfinished();
+    }
+
+    fn section(
+        &mut self,
+        _context: &mut SessionContext<'_>,
+        notes: &mut Vec<String>,
+    ) -> Result<Option<Box<dyn Section>>> {
+        let recorded = std::mem::take(&mut self.recorder).finish(self.unfinished);
+        let Some(outcome) = self.outcome.take() else { return Ok(None) };
+        Ok(Some(Box::new(outcome.section(recorded, notes)?)))
+    }
+}

@@ -1,0 +1,3 @@
+//! Tests of pace.
+
+mod alone;

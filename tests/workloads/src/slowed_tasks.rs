@@ -1,0 +1,117 @@
+//! Tasks on an emulated processor whose speed is a number in a register: their work takes as long
+//! as it would on a processor with this speed.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use tollgate::pace::TaskType;
+
+use crate::arguments::{Arguments, HOUR_MS};
+use crate::clock::nap;
+use crate::cpu_time::thread_ns;
+use crate::failure::{Failure, Outcome, os_failure};
+use crate::output::print_line;
+
+const MAX_TASKS: u64 = 100_000;
+/// The speeds of vm/pstates.asl by the content of the register, in MHz. It is 0 until a speed has
+/// been set.
+const MHZ: [u64; 6] = [3000, 3000, 2400, 1800, 1200, 800];
+/// The register of the first processor (vm/pstates.asl).
+const PORT: u64 = 0xe0;
+
+/// The registers of the processors.
+struct Registers {
+    ports: File,
+    /// All processors have the first one's.
+    are_shared: bool,
+}
+
+impl Registers {
+    fn open() -> io::Result<Self> {
+        let second = Path::new("/sys/devices/system/cpu/cpufreq/policy1");
+        Ok(Self { ports: File::open("/dev/port")?, are_shared: !second.exists() })
+    }
+
+    /// The index in [`MHZ`] of the processor that runs this thread.
+    fn state(&self) -> io::Result<usize> {
+        // SAFETY: a plain call.
+        let running = unsafe { libc::sched_getcpu() };
+        let cpu = if self.are_shared { 0 } else { running as u64 };
+        let mut state = [0];
+        self.ports.read_exact_at(&mut state, PORT + cpu)?;
+        Ok(usize::from(state[0]).min(MHZ.len() - 1))
+    }
+}
+
+/// Numbers from 0 to 1, always the same ones (Knuth's MMIX generator).
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> f64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+/// Prints how many tasks met the deadline, and the part of the tasks' time at each speed.
+pub fn slowed_tasks(mut arguments: Arguments) -> Outcome {
+    let tasks = arguments.number("N", 1..=MAX_TASKS)?;
+    let period = arguments.number("PERIOD_MS", 1..=HOUR_MS)?;
+    let deadline = arguments.number("DEADLINE_MS", 1..=HOUR_MS)?;
+    let seed = arguments.number("SEED", 0..=u64::MAX)?;
+    arguments.end()?;
+    let failed = |error| os_failure("read the registers of the processors", error);
+    let registers = Registers::open().map_err(failed)?;
+    let kind = TaskType::new(c"frame");
+    let (mut numbers, mut at_speed, mut met) = (Numbers(seed), [0_u64; MHZ.len()], 0);
+    let period = Duration::from_millis(period);
+    let mut next = Instant::now();
+    for _ in 0..tasks {
+        // From a tenth to six tenths of the deadline at the fastest speed; most tasks are short.
+        let part = 0.1 + 0.5 * numbers.next().powi(2);
+        let cycles = (deadline as f64 * 1e6 * part) as u64 * MHZ[0] / 1000;
+        let began = Instant::now();
+        let task = kind.begin();
+        work(&registers, cycles, &mut at_speed).map_err(failed)?;
+        task.end();
+        met += u64::from(began.elapsed() <= Duration::from_millis(deadline));
+        next += period;
+        let left = next.saturating_duration_since(Instant::now());
+        nap((left.as_millis() as u64).max(1))?;
+    }
+    let parts: Vec<_> = at_speed[1..].iter().map(ToString::to_string).collect();
+    print_line(&format!("{met} {}", parts.join(" ")))
+}
+
+/// Uses processor time until this number of cycles has passed at the speeds in the registers.
+fn work(registers: &Registers, cycles: u64, at_speed: &mut [u64]) -> Result<(), io::Error> {
+    let (mut done, mut before) = (0, thread_ns());
+    while done < cycles {
+        let state = registers.state()?;
+        let now = thread_ns();
+        done += (now - before) * MHZ[state] / 1000;
+        at_speed[state.max(1)] += now - before;
+        before = now;
+    }
+    Ok(())
+}
+
+/// Loads a kernel module.
+pub fn load_module(mut arguments: Arguments) -> Outcome {
+    let path = arguments.path("FILE")?;
+    arguments.end()?;
+    let file = File::open(&path).map_err(|error| os_failure("open the module", error))?;
+    use std::os::fd::AsRawFd as _;
+    // SAFETY: an open file, a string, and flags.
+    let loaded =
+        unsafe { libc::syscall(libc::SYS_finit_module, file.as_raw_fd(), c"".as_ptr(), 0) };
+    match io::Error::last_os_error() {
+        _ if loaded == 0 => Ok(()),
+        error if error.raw_os_error() == Some(libc::EEXIST) => Ok(()),
+        error => Err::<(), Failure>(os_failure("load the module", error)),
+    }
+}
