@@ -72,13 +72,17 @@ fn open(name: &str) -> Result<(File, PathBuf)> {
     }
     let folder = FOLDERS.into_iter().find(|folder| Path::new(folder).is_dir()).unwrap_or("/");
     let path = Path::new(folder).join(name);
-    let file = OpenOptions::new()
+    Ok((open_lock_file(&path)?, path))
+}
+
+/// Opens a lock file, which is created if it does not exist. A symbolic link is not followed.
+pub(crate) fn open_lock_file(path: &Path) -> Result<File> {
+    OpenOptions::new()
         .create(true)
         .truncate(false)
         .write(true)
         .mode(0o600)
         .custom_flags(libc::O_NOFOLLOW)
-        .open(&path)
-        .doing(format!("open the lock file {}", path.display()))?;
-    Ok((file, path))
+        .open(path)
+        .doing(format!("open the lock file {}", path.display()))
 }

@@ -30,6 +30,7 @@ pub(crate) use call_flags::{CallFlags, mark};
 pub use load::LoadedGate;
 pub(crate) use load::{IteratorKind, Iterators, new_ring, unreserved_cells};
 pub use lock::Lock;
+pub(crate) use lock::open_lock_file;
 pub(crate) use maps::sum_over_cpus;
 pub use maps::{LazyMaps, Maps};
 

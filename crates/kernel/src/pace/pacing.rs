@@ -107,7 +107,6 @@ impl Wanted {
 
 /// The schedules of a session in the gate.
 pub struct Pacing {
-    control: MappedArray<wire::pace_control>,
     schedules: MappedArray<wire::pace_schedule>,
     types: MapHandle,
     /// The entries of the types that have a schedule.
@@ -146,7 +145,6 @@ impl Pacing {
             in_domains.write(index as u32, empty);
         }
         let pacing = Self {
-            control,
             schedules: MappedArray::new(gate.maps.get(".bss.pace_plan"), wire::PACE_SCHEDULES)?,
             types: map("pace_types")?,
             entries: BTreeMap::new(),
@@ -156,16 +154,11 @@ impl Pacing {
             // It was left by a session that has ended.
             pacing.types.delete(&key).doing("deleting types of tasks")?;
         }
-        field!(pacing.control, 0, grace_ns).write(grace.as_nanos() as u64);
-        field!(pacing.control, 0, spell_ns).write(spell.as_nanos() as u64);
-        field!(pacing.control, 0, timers).write(cpus::possible() as u32);
-        atomic_field!(pacing.control, 0, session).store(session, Ordering::SeqCst);
+        field!(control, 0, grace_ns).write(grace.as_nanos() as u64);
+        field!(control, 0, spell_ns).write(spell.as_nanos() as u64);
+        field!(control, 0, timers).write(cpus::possible() as u32);
+        atomic_field!(control, 0, session).store(session, Ordering::SeqCst);
         Ok(pacing)
-    }
-
-    /// Tasks no longer decide the speeds.
-    pub fn stop(&self) {
-        atomic_field!(self.control, 0, session).store(0, Ordering::SeqCst);
     }
 
     /// Tasks of a type run at the fastest speed from now on.

@@ -84,7 +84,7 @@ impl OriginalSpeed {
         Ok(Self { domain, actuator, governor, bounds, speed })
     }
 
-    /// Restores the domain. If somebody else has changed the governor meanwhile, theirs stands.
+    /// Restores the domain. A governor that another process has set meanwhile is kept.
     pub fn restore(&self, root: &Path) -> io::Result<()> {
         let folder = domain_folder(root, self.domain);
         if self.actuator == Actuator::Bounds {

@@ -2,15 +2,15 @@
 //! process that sets speeds, so that a watchdog or a later command restores the domains if that
 //! process is killed.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use super::speed_control::{Actuator, OriginalSpeed};
 use crate::error::{Error, ErrorContext as _, Result};
+use crate::gate::open_lock_file;
 
 /// Where the journal is, except in tests.
 pub const JOURNAL: &str = "/run/tollgate-pace";
@@ -27,14 +27,7 @@ impl SpeedJournal {
     /// Opens the journal. If another process has the lock, it waits at most `patience` for it.
     pub fn open(path: &Path, patience: Duration) -> Result<Self> {
         let lock_path = path.with_extension("lock");
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW)
-            .open(&lock_path)
-            .doing(format!("open the lock file {}", lock_path.display()))?;
+        let file = open_lock_file(&lock_path)?;
         let end = Instant::now() + patience;
         loop {
             match file.try_lock() {

@@ -34,7 +34,7 @@ pub enum PaceCommand {
     ///
     /// This is rarely needed: when Tollgate is killed, its watchdog process restores the speeds,
     /// and if both are killed, the next command of Tollgate that runs as root does. A governor that
-    /// somebody else has set meanwhile stays.
+    /// another process has set meanwhile is kept.
     Restore,
     Types(TypesArguments),
     Reset(ResetArguments),

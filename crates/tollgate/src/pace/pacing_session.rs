@@ -260,7 +260,7 @@ impl Extension for PacingInSession {
     }
 
     fn leave(&mut self) {
-        self.pacing.stop();
+        self.tasks.stop_pacing();
         // The thread restores the speeds, and the watchdog is needed until then.
         self.thread = None;
         if let Some(watchdog) = self.watchdog.take() {

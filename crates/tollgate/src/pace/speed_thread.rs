@@ -223,7 +223,7 @@ impl SpeedSetter {
         stats.lost.push((number, reason.to_owned()));
     }
 
-    /// Tests whether somebody else has changed the governor of a domain. Theirs stands.
+    /// Tests whether another process has changed the governor of a domain. That governor is kept.
     fn check(&mut self) {
         for index in 0..self.controlled.len() {
             let Controlled { control, is_lost, .. } = &self.controlled[index];

@@ -50,6 +50,11 @@ impl TrackedTasks {
         &self.domains
     }
 
+    /// The tasks no longer decide the speeds.
+    pub fn stop_pacing(&self) {
+        self.tracking.stop_pacing(self.session);
+    }
+
     /// The number of unfinished tasks.
     pub fn unfinished(&self) -> usize {
         self.tracking.live(self.session).len()
