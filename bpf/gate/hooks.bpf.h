@@ -90,6 +90,8 @@ static __always_inline void call_exec(struct thread_state *thread)
 		guard_exec(thread);
 	if (has(thread, SERVICE))
 		service_exec(thread);
+	if (has(thread, PACE))
+		pace_exec(thread);
 }
 
 /*

@@ -10,10 +10,34 @@
 /* include/linux/sched.h, the state of a task that is being woken; not in BTF */
 #define STATE_WAKING 0x200
 
+/* A thread leaves its task at once. This is a global function, as below. */
+__noinline int pace_leave_task(u32 slot, u32 how)
+{
+	if (!(config.enabled & PACE))
+		return 0;
+	pace_leave(pace_of(slot), how, bpf_ktime_get_ns());
+	return 0;
+}
+
 static __always_inline void pace_join(struct joining *at)
 {
-	if (config.enabled & PACE)
-		__builtin_memset(pace_of(at->thread->slot), 0, sizeof(struct pace_thread));
+	struct pace_thread *of = pace_of(at->thread->slot);
+
+	if (!(config.enabled & PACE))
+		return;
+	/* Another session takes the thread over. */
+	if (unlikely(of->task))
+		pace_leave_task(at->thread->slot, PACE_END_EXIT);
+	__builtin_memset(of, 0, sizeof(*of));
+}
+
+static __always_inline void pace_exec(struct thread_state *thread)
+{
+	struct pace_thread *of = pace_of(thread->slot);
+
+	of->is_known = 0;
+	if (unlikely(of->task) && pace_is_exempt(thread->slot))
+		pace_leave_task(thread->slot, PACE_END_IDLE);
 }
 
 static __always_inline void pace_sys_enter(struct crossing *at)
@@ -147,7 +171,8 @@ static __always_inline void pace_fork(struct thread_state *thread, struct thread
 
 static __always_inline void pace_task_exit(struct thread_state *thread)
 {
-	pace_leave(pace_of(thread->slot), PACE_END_EXIT, bpf_ktime_get_ns());
+	if (pace_of(thread->slot)->task)
+		pace_leave_task(thread->slot, PACE_END_EXIT);
 }
 
 /*
@@ -173,7 +198,7 @@ static __always_inline void pace_waking(struct thread_state *thread)
 		return;
 	from = pace_of(slot);
 	task = pace_live(from);
-	if (!task)
+	if (!task || pace_is_exempt(thread->slot))
 		return;
 	of->charged_ns = 0;
 	of->number = from->number;

@@ -86,10 +86,10 @@ static __always_inline void pace_find_key(struct task_struct *task, u32 fd, stru
 	}
 }
 
-static __always_inline bool pace_rule_matches(struct pace_rule *rule, const u64 *program,
+static __always_inline bool pace_rule_matches(struct pace_rule *rule, struct pace_thread *of,
 					      struct pace_key *key)
 {
-	const u64 *wanted = (const u64 *)rule->program;
+	const u64 *wanted = (const u64 *)rule->program, *program = (const u64 *)of->program;
 
 	if (rule->program[0] && (wanted[0] != program[0] || wanted[1] != program[1]))
 		return false;
@@ -109,18 +109,17 @@ __noinline int pace_infer(u32 slot, u32 candidates, u32 fd)
 	struct thread_state *thread = thread_at(slot);
 	struct pace_thread *of = pace_of(slot);
 	struct pace_rules *rules = &pace_rules[thread->session & (SESSIONS - 1)];
-	u64 program[PACE_PROGRAM_LEN / sizeof(u64)] = {}, now, begin;
+	u64 now, begin;
 	struct pace_key key = {};
 	struct pace_task *task;
 	u32 i;
 
-	if (!(config.enabled & PACE))
+	if (!(config.enabled & PACE) || pace_is_exempt(slot))
 		return 0;
-	pace_program(current, (char *)program);
 	if (fd != PACE_NO_FD)
 		pace_find_key(current, fd, &key);
 	for (i = 0; i < PACE_RULES; i++) {
-		if (candidates & 1U << i && pace_rule_matches(&rules->rule[i], program, &key))
+		if (candidates & 1U << i && pace_rule_matches(&rules->rule[i], of, &key))
 			break;
 	}
 	begin = of->woken_in == thread->call ? of->woken_ns : 0;
@@ -142,7 +141,6 @@ __noinline int pace_infer(u32 slot, u32 candidates, u32 fd)
 	task->rule = i;
 	task->descriptor = key.descriptor;
 	task->port = key.port;
-	__builtin_memcpy(task->program, program, sizeof(task->program));
 	pace_begin(thread, task, now);
 	return 0;
 }

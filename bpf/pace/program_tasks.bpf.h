@@ -44,7 +44,6 @@ static __always_inline struct pace_task *pace_find(struct thread_state *thread,
 static __always_inline void pace_begin_by_program(struct thread_state *thread,
 						  struct pace_thread *of, u64 id, u64 type, u64 now)
 {
-	struct task_struct *current = bpf_get_current_task_btf();
 	struct pace_task *outer = pace_live(of), *task;
 	u32 outer_entry = of->task, outer_number = of->number;
 
@@ -66,7 +65,6 @@ static __always_inline void pace_begin_by_program(struct thread_state *thread,
 		task->outer = outer_entry;
 		task->outer_number = outer_number;
 	}
-	pace_program(current, task->program);
 	pace_begin(thread, task, now);
 }
 
@@ -100,9 +98,38 @@ static __always_inline void pace_name_type(struct thread_state *thread, u64 type
 	record->type = RECORD_PACE_TYPE;
 	record->pid = thread->visible_pid;
 	record->type_id = type;
-	pace_program(bpf_get_current_task_btf(), record->program);
+	__builtin_memcpy(record->program, pace_of(thread->slot)->program, sizeof(record->program));
 	bpf_probe_read_user_str(record->name, sizeof(record->name), (void *)address);
 	bpf_ringbuf_submit(record, 0);
+}
+
+struct pace_search_user {
+	u32 session;
+	u32 uid;
+	u32 found;
+};
+
+static long pace_compare_user(u32 i, struct pace_search_user *search)
+{
+	struct pace_rules *rules = &pace_rules[search->session & (SESSIONS - 1)];
+
+	search->found = rules->user[i & (PACE_USERS - 1)] == search->uid;
+	return search->found;
+}
+
+/* Whether the current user may request operations on tasks in a session. */
+static __always_inline bool pace_may_request(u32 session)
+{
+	struct pace_rules *rules = &pace_rules[session & (SESSIONS - 1)];
+	struct pace_search_user search = { .session = session };
+
+	if (likely(!rules->has_users))
+		return true;
+	search.uid = bpf_get_current_uid_gid();
+	if (!search.uid)
+		return true;
+	bpf_loop(rules->users, pace_compare_user, &search, 0);
+	return search.found;
 }
 
 /*
@@ -116,8 +143,12 @@ __noinline int pace_request(u32 slot, u64 operation, u64 a, u64 b, u64 c)
 	struct pace_task *task;
 	u64 now;
 
-	if (!(config.enabled & PACE))
+	if (!(config.enabled & PACE) || pace_is_exempt(slot))
 		return 0;
+	if (!pace_may_request(thread->session)) {
+		count_loss(thread->session, LOSS_PACE_DENIED);
+		return 0;
+	}
 	now = bpf_ktime_get_ns();
 	switch (operation) {
 	case PACE_BEGIN:

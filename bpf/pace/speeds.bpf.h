@@ -127,6 +127,7 @@ __noinline int pace_evaluate(u32 domain, u64 now)
 	task = pace_task_at(of->task);
 	if (!of->is_crowded && task->number == of->number && task->state == PACE_LIVE)
 		pace_find_need(task, now, &need);
+	of->next_step = need.next;
 	pace_want(domain, need.khz | mode << PACE_MODE_SHIFT, now);
 	return 0;
 }
@@ -210,24 +211,23 @@ static __always_inline void pace_leave_domain(u32 domain, u64 now)
 
 /*
  * Starts the timer of a processor on which the thread of a task runs. It expires when the task's
- * next step begins. While the task is slowed, it expires earlier, to search for other work.
+ * next step begins, as the domain was evaluated last. While the task is slowed, it expires earlier,
+ * to search for other work.
  */
-static __always_inline void pace_arm(u32 cpu, struct pace_task *task, u64 now)
+static __always_inline void pace_arm(u32 cpu, struct pace_task *task)
 {
 	struct pace_cpu *at = pace_cpu_at(cpu);
 	struct pace_timer *timer = bpf_map_lookup_elem(&pace_timers, &cpu);
 	struct pace_domain *domain = pace_domain_at(at->domain);
-	struct pace_need need = {};
-	u64 ns = 0;
+	u64 next = READ_ONCE(domain->next_step), done = task->cycles, ns = 0, until;
 
 	if (!timer || domain->is_crowded)
 		return;
-	pace_find_need(task, now, &need);
-	if (need.khz)
+	/* The speed is the lower half of the wanted value. */
+	if ((u32)READ_ONCE(domain->wanted))
 		ns = pace_control.grace_ns;
-	if (need.next && at->khz) {
-		u64 until = (need.next - task->cycles) * KHZ_PER_GHZ / at->khz + 1;
-
+	if (next > done && at->khz) {
+		until = (next - done) * KHZ_PER_GHZ / at->khz + 1;
 		if (!ns || until < ns)
 			ns = until;
 	}
@@ -253,7 +253,7 @@ static int pace_expired(void *map, u32 *cpu, struct pace_timer *timer)
 	if (others && !before)
 		pace_search_soon(*cpu);
 	else if (task)
-		pace_arm(*cpu, task, now);
+		pace_arm(*cpu, task);
 	return 0;
 }
 
@@ -342,7 +342,7 @@ __noinline int pace_run_paced(u32 entry, u64 now)
 		of->saw_others = 0;
 	}
 	pace_evaluate(domain, now);
-	pace_arm(cpu, task, now);
+	pace_arm(cpu, task);
 	return 0;
 }
 
@@ -377,6 +377,29 @@ static __always_inline void pace_watched_switch(struct cpu_state *cpu, struct ta
 		pace_search_soon(number);
 }
 
+struct pace_find_power {
+	u32 khz;
+	u32 milliwatts;
+};
+
+static long pace_compare_power(u32 i, struct pace_find_power *find)
+{
+	struct pace_power *power = &pace_control.power[i & (PACE_POWERS - 1)];
+
+	find->milliwatts = power->milliwatts;
+	return power->khz >= find->khz;
+}
+
+static __always_inline void pace_set_speed(struct pace_cpu *at, u32 khz)
+{
+	struct pace_find_power find = { .khz = khz };
+
+	bpf_loop(pace_control.powers, pace_compare_power, &find, 0);
+	at->is_reported = 1;
+	WRITE_ONCE(at->khz, khz);
+	WRITE_ONCE(at->milliwatts, find.milliwatts);
+}
+
 /* The speed of a processor has changed. */
 static __always_inline void pace_frequency(u32 khz, u32 cpu)
 {
@@ -386,16 +409,14 @@ static __always_inline void pace_frequency(u32 khz, u32 cpu)
 	u64 now;
 
 	if (!task) {
-		at->is_reported = 1;
-		WRITE_ONCE(at->khz, khz);
+		pace_set_speed(at, khz);
 		return;
 	}
 	now = bpf_ktime_get_ns();
 	pace_charge_at(at, pace_of(slot), task, now);
-	at->is_reported = 1;
-	WRITE_ONCE(at->khz, khz);
+	pace_set_speed(at, khz);
 	if (task->domain)
-		pace_arm(cpu, task, now);
+		pace_arm(cpu, task);
 }
 
 #endif

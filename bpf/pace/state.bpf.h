@@ -70,18 +70,22 @@ static __always_inline struct pace_task *pace_running(struct pace_cpu *at)
  * `since` is 0 if the thread joined the task while it was running, or if its switch in was not
  * reported.
  */
-static __always_inline void pace_add_work(struct pace_task *task, u64 since, u64 now, u32 khz)
+static __always_inline void pace_add_work(struct pace_task *task, struct pace_cpu *at, u64 since,
+					  u64 now)
 {
-	u64 ns = now - since, cycles;
+	u64 ns = now - since, cycles, energy_pj;
 	u32 i;
 
 	if (!since || (s64)ns <= 0)
 		return;
 	/* A second at 5 GHz is 5 * 10^15 before the division. */
-	cycles = ns * khz / KHZ_PER_GHZ;
+	cycles = ns * at->khz / KHZ_PER_GHZ;
+	energy_pj = ns * at->milliwatts;
 	for (i = 0; i < PACE_NESTED && task; i++) {
 		__sync_fetch_and_add(&task->cpu_ns, ns);
 		__sync_fetch_and_add(&task->cycles, cycles);
+		if (energy_pj)
+			__sync_fetch_and_add(&task->energy_pj, energy_pj);
 		task = pace_outer(task);
 	}
 }
@@ -94,7 +98,7 @@ static __always_inline void pace_charge(struct pace_thread *of, struct pace_task
 {
 	u64 since = __sync_lock_test_and_set(&of->charged_ns, now);
 
-	pace_add_work(task, since, now, pace_cpu_at(bpf_get_smp_processor_id())->khz);
+	pace_add_work(task, pace_cpu_at(bpf_get_smp_processor_id()), since, now);
 }
 
 /* The same for the thread that runs on a processor, which need not be this one. */
@@ -104,7 +108,7 @@ static __always_inline void pace_charge_at(struct pace_cpu *at, struct pace_thre
 	u64 since = READ_ONCE(of->charged_ns);
 
 	if (since && __sync_val_compare_and_swap(&of->charged_ns, since, now) == since)
-		pace_add_work(task, since, now, at->khz);
+		pace_add_work(task, at, since, now);
 }
 
 #endif

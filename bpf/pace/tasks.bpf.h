@@ -21,6 +21,7 @@ static __always_inline void pace_end(struct pace_task *task, u32 how, u64 now)
 		record->end_ns = now;
 		record->cpu_ns = task->cpu_ns;
 		record->cycles = task->cycles;
+		record->energy_pj = task->energy_pj;
 		record->type_id = task->type;
 		record->deadline_ns = task->deadline_ns;
 		record->rule = task->rule;
@@ -36,15 +37,59 @@ static __always_inline void pace_end(struct pace_task *task, u32 how, u64 now)
 	bpf_map_push_elem(&pace_free_tasks, &entry, BPF_ANY);
 }
 
-/* The file name of a process's executable. */
-static __always_inline void pace_program(struct task_struct *task, char *program)
-{
-	const unsigned char *name = BPF_CORE_READ(task, mm, exe_file, f_path.dentry, d_name.name);
+struct pace_search_exempt {
+	u32 slot;
+	u32 found;
+};
 
-	bpf_probe_read_kernel_str(program, PACE_PROGRAM_LEN, name);
+static long pace_compare_exempt(u32 i, struct pace_search_exempt *search)
+{
+	struct pace_rules *rules = &pace_rules[thread_at(search->slot)->session & (SESSIONS - 1)];
+	const u64 *exempt = (const u64 *)rules->exempt[i & (PACE_EXEMPT - 1)];
+	const u64 *program = (const u64 *)pace_of(search->slot)->program;
+
+	search->found = exempt[0] == program[0] && exempt[1] == program[1];
+	return search->found;
 }
 
-/* A new task of the thread in this slot, which runs here; NULL: the table is full. */
+/*
+ * Finds the file name of a thread's executable, and whether it is exempt. This is a global
+ * function, so that the verifier checks it once.
+ */
+__noinline int pace_find_program(u32 slot)
+{
+	struct thread_state *thread = thread_at(slot);
+	struct task_struct *task = (struct task_struct *)thread->task;
+	struct pace_search_exempt search = { .slot = slot };
+	struct pace_thread *of = pace_of(slot);
+	const unsigned char *name;
+
+	if (!(config.enabled & PACE))
+		return 0;
+	__builtin_memset(of->program, 0, sizeof(of->program));
+	name = BPF_CORE_READ(task, mm, exe_file, f_path.dentry, d_name.name);
+	bpf_probe_read_kernel_str(of->program, sizeof(of->program), name);
+	bpf_loop(pace_rules[thread->session & (SESSIONS - 1)].exempt_programs, pace_compare_exempt,
+		 &search, 0);
+	of->is_exempt = search.found;
+	of->is_known = 1;
+	return 0;
+}
+
+/* Whether a thread works on no task, because its program is exempt. Also finds its program. */
+static __always_inline bool pace_is_exempt(u32 slot)
+{
+	struct pace_thread *of = pace_of(slot);
+
+	if (unlikely(!of->is_known))
+		pace_find_program(slot);
+	return of->is_exempt;
+}
+
+/*
+ * A new task of the thread in this slot, which runs here, and whose program is known; NULL: the
+ * table is full.
+ */
 static __always_inline struct pace_task *pace_new(struct thread_state *thread, u64 now)
 {
 	struct pace_thread *of = pace_of(thread->slot);
@@ -65,6 +110,7 @@ static __always_inline struct pace_task *pace_new(struct thread_state *thread, u
 	task->tgid = thread->tgid;
 	task->session = thread->session;
 	task->visible_pid = thread->visible_pid;
+	__builtin_memcpy(task->program, of->program, sizeof(task->program));
 	task->ready = 1;
 	of->task = entry;
 	of->number = number;

@@ -13,6 +13,11 @@
 #define PACE_SCHEDULES 4096
 /* The maximum number of speeds in a schedule. */
 #define PACE_STEPS 16
+/* The maximum number of speeds whose power is known. */
+#define PACE_POWERS 64
+/* The maximum number of exempt programs of a session, and of users who may request operations. */
+#define PACE_EXEMPT 16
+#define PACE_USERS 16
 #define PACE_PROGRAM_LEN 16
 #define PACE_NAME_LEN 64
 
@@ -71,6 +76,16 @@ struct pace_rule {
 struct pace_rules {
 	struct pace_call calls[CALL_INDICES];
 	struct pace_rule rule[PACE_RULES];
+	/* The file names of the executables whose threads work on no task, cut to 15 bytes. */
+	char exempt[PACE_EXEMPT][PACE_PROGRAM_LEN];
+	/* Their number. */
+	__u32 exempt_programs;
+	/* 1: only root and these users may request operations on their tasks. */
+	__u32 has_users;
+	__u32 user[PACE_USERS];
+	/* The number of users. */
+	__u32 users;
+	__u32 unused;
 };
 
 enum pace_task_state {
@@ -86,6 +101,8 @@ struct pace_task {
 	__u64 cpu_ns;
 	/* The cycles of this time, each at the speed at which the processor ran. */
 	__u64 cycles;
+	/* The modelled energy of this time in pJ, beyond that of an idle processor. */
+	__u64 energy_pj;
 	/* API: the program's IDs of the task and of its type; 0: the task was inferred. */
 	__u64 id;
 	__u64 type;
@@ -131,7 +148,8 @@ struct pace_cpu {
 	/* Its frequency domain, and the next processor of the domain, in a circle. */
 	__u32 domain;
 	__u32 next;
-	__u32 unused;
+	/* The power at its speed beyond that of an idle processor; 0: it is not known. */
+	__u32 milliwatts;
 };
 
 enum pace_mode {
@@ -165,6 +183,8 @@ struct pace_domain {
 	__u32 cpus;
 	/* When its last task ended. */
 	__u64 released_ns;
+	/* The cycles at which the next step of its only task begins; 0: there is none. */
+	__u64 next_step;
 };
 
 #define PACE_MODE_SHIFT 32
@@ -211,6 +231,12 @@ struct pace_wish {
 /* Room for 64 changes. More are not lost, because user space reads the latest wanted speed. */
 #define PACE_WISHES_BYTES 4096
 
+/* The power of a processor at a speed, beyond that of an idle one. */
+struct pace_power {
+	__u32 khz;
+	__u32 milliwatts;
+};
+
 struct pace_control {
 	/*
 	 * The lowest entry of pace_tasks that has never been used. Freed ones are in a queue. User
@@ -229,6 +255,10 @@ struct pace_control {
 	__u64 grace_ns;
 	/* For how long after its last task a domain is watched for other work. */
 	__u64 spell_ns;
+	/* In ascending order. A speed between two has the power of the faster one. */
+	struct pace_power power[PACE_POWERS];
+	__u32 powers;
+	__u32 unused;
 };
 
 /* What pace knows of a thread: one entry for each thread slot. */
@@ -240,6 +270,11 @@ struct pace_thread {
 	__u32 is_ready;
 	/* The call in which it was woken last. */
 	__u32 woken_in;
+	/* 1: `program` and `is_exempt` are known. They are found when they are first needed. */
+	__u32 is_known;
+	/* 1: its program is exempt, and it works on no task. */
+	__u32 is_exempt;
+	char program[PACE_PROGRAM_LEN];
 	/* The time of that wake-up; 0: it has been used. */
 	__u64 woken_ns;
 	/* Its processor time is charged up to this time; 0: it does not run, as far as is known. */
@@ -266,6 +301,7 @@ struct pace_record {
 	__u64 end_ns;
 	__u64 cpu_ns;
 	__u64 cycles;
+	__u64 energy_pj;
 	__u64 type_id;
 	__u64 deadline_ns;
 	__u16 rule;
@@ -288,6 +324,7 @@ struct pace_type_record {
 
 #define PACE_LOSSES(X)                                                                             \
 	X(PACE_TASKS_FULL, SESSION, "tasks with deadlines not followed (table full)")              \
-	X(PACE_RECORDS, SESSION, "tasks with deadlines not reported (buffer full)")
+	X(PACE_RECORDS, SESSION, "tasks with deadlines not reported (buffer full)")                \
+	X(PACE_DENIED, SESSION, "operations on tasks denied (user not in the rules)")
 
 #endif

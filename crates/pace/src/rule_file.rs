@@ -2,6 +2,8 @@
 //!
 //! ```toml
 //! levels = "my-board.toml"
+//! exempt = ["sshd"]
+//! users = ["media"]
 //!
 //! [[rule]]
 //! name = "frame"
@@ -17,7 +19,7 @@
 
 use std::ops::RangeInclusive;
 
-use toml_reader::{Problem, Problems, TableReader};
+use toml_reader::{At, Problem, Problems, TableReader};
 
 /// The calls whose return can begin a task, each with whether it returns 0 when it has succeeded
 /// (and not a positive number).
@@ -93,6 +95,13 @@ impl DescriptorKind {
 
 /// The maximum number of rules in a file.
 pub const MAX_RULES: usize = 16;
+/// The actuators that a file can name.
+pub const ACTUATORS: [&str; 4] = ["setspeed", "bounds", "preference", "clamp"];
+
+/// The maximum number of exempt programs in a file.
+pub const MAX_EXEMPT: usize = 16;
+/// The maximum number of users in a file.
+pub const MAX_USERS: usize = 16;
 /// From 1 µs to an hour.
 const DEADLINE_MS: RangeInclusive<f64> = 0.001..=3_600_000.0;
 
@@ -135,6 +144,13 @@ pub struct ProgramType {
 pub struct TaskRules {
     /// The set of levels: the name of a built-in one, or a file. `None`: that of the machine.
     pub levels: Option<String>,
+    /// The entry of [`ACTUATORS`] by which speeds are set. `None`: the best one of the machine.
+    pub actuator: Option<String>,
+    /// The file names of the executables that have no tasks.
+    pub exempt: Vec<String>,
+    /// The names or numbers of the users whose programs may begin tasks themselves, besides those
+    /// of root. `None`: the file does not say.
+    pub users: Option<Vec<String>>,
     /// In the order of the file. The first rule that matches decides.
     pub rules: Vec<TaskRule>,
     /// In the order of the file. The first one that matches decides.
@@ -154,6 +170,9 @@ pub fn parse_task_rules(text: &str) -> Result<TaskRules, Problems> {
     let mut problems = Problems::new();
     let mut reader = TableReader::new(document.get_ref(), document.span(), &mut problems);
     let levels = reader.string("levels").map(|at| at.value.to_owned());
+    let actuator = read_actuator(&mut reader);
+    let exempt = read_exempt(&mut reader);
+    let users = read_users(&mut reader);
     let (tables, types) = (reader.tables("rule"), reader.tables("type"));
     if tables.is_empty() && types.is_empty() {
         let help = "add a rule: [[rule]], with name and calls";
@@ -164,7 +183,7 @@ pub fn parse_task_rules(text: &str) -> Result<TaskRules, Problems> {
         reader.problem(Problem::new(table.span.clone(), text));
     }
     reader.finish(|_| "the tables of this file are [[rule]] and [[type]]".into());
-    let mut file = TaskRules { levels, ..TaskRules::default() };
+    let mut file = TaskRules { levels, actuator, exempt, users, ..TaskRules::default() };
     for table in &tables {
         let mut entry = TableReader::new(table.value, table.span.clone(), &mut problems);
         file.rules.extend(read_rule(&mut entry));
@@ -182,6 +201,38 @@ pub fn parse_task_rules(text: &str) -> Result<TaskRules, Problems> {
     }
 }
 
+fn read_actuator(reader: &mut TableReader<'_, '_>) -> Option<String> {
+    let named = reader.string("actuator")?;
+    if !ACTUATORS.contains(&named.value) {
+        let text = format!("{:?} is no actuator", named.value);
+        reader.suggest(Problem::new(named.span, text), named.value, ACTUATORS.into_iter());
+        return None;
+    }
+    Some(named.value.to_owned())
+}
+
+fn read_exempt(reader: &mut TableReader<'_, '_>) -> Vec<String> {
+    let named = reader.strings("exempt").unwrap_or_default();
+    for program in &named {
+        check_program(reader, program);
+    }
+    if let Some(program) = named.get(MAX_EXEMPT) {
+        let text =
+            format!("exempt has {} programs; at most {MAX_EXEMPT} are possible", named.len());
+        reader.problem(Problem::new(program.span.clone(), text));
+    }
+    named.into_iter().map(|at| at.value.to_owned()).collect()
+}
+
+fn read_users(reader: &mut TableReader<'_, '_>) -> Option<Vec<String>> {
+    let named = reader.strings("users")?;
+    if let Some(user) = named.get(MAX_USERS) {
+        let text = format!("there are {} users; at most {MAX_USERS} are possible", named.len());
+        reader.problem(Problem::new(user.span.clone(), text));
+    }
+    Some(named.into_iter().map(|at| at.value.to_owned()).collect())
+}
+
 /// The name of a rule or type. If the result is `None`, there is a problem.
 fn read_name(entry: &mut TableReader<'_, '_>, what: &str, help: &str) -> Option<String> {
     let before = entry.problems.len();
@@ -194,15 +245,17 @@ fn read_name(entry: &mut TableReader<'_, '_>, what: &str, help: &str) -> Option<
 }
 
 fn read_program(entry: &mut TableReader<'_, '_>) -> Option<String> {
-    let program = entry.string("program");
-    if let Some(program) = &program
-        && program.value.contains('/')
-    {
+    let program = entry.string("program")?;
+    check_program(entry, &program);
+    Some(program.value.to_owned())
+}
+
+fn check_program(entry: &mut TableReader<'_, '_>, program: &At<&str>) {
+    if program.value.contains('/') {
         let help = "only the file name of the executable is compared";
-        let text = "program must be a file name, without folders";
+        let text = "a program must be a file name, without folders";
         entry.problem(Problem::new(program.span.clone(), text).help(help));
     }
-    program.map(|at| at.value.to_owned())
 }
 
 /// The deadline in milliseconds, and the target.
@@ -274,6 +327,9 @@ mod tests {
     fn rules_have_defaults() {
         let text = "\
 levels = \"rk3399-a72\"
+actuator = \"bounds\"
+exempt = \"sshd\"
+users = [\"media\", \"1000\"]
 [[rule]]
 name = \"a\"
 calls = \"read\"
@@ -290,7 +346,10 @@ includes-waits = true
 name = \"request\"
 deadline-ms = 20
 ";
-        let TaskRules { levels, rules, types } = parse_task_rules(text).unwrap();
+        let TaskRules { levels, actuator, exempt, users, rules, types } =
+            parse_task_rules(text).unwrap();
+        assert_eq!((actuator.as_deref(), exempt), (Some("bounds"), vec!["sshd".to_owned()]));
+        assert_eq!(users.unwrap(), ["media", "1000"]);
         assert_eq!(levels.as_deref(), Some("rk3399-a72"));
         assert_eq!(types[0].name, "request");
         assert_eq!((types[0].deadline_ms, types[0].target), (20.0, 0.95));
@@ -306,6 +365,9 @@ deadline-ms = 20
     fn each_mistake_is_reported_at_its_position() {
         let text = "\
 rules = 1
+actuator = \"setspeeds\"
+exempt = [\"/bin/sh\"]
+users = 7
 [[rule]]
 calls = [\"epoll_weit\", \"write\"]
 program = \"/usr/bin/vi\"
@@ -326,10 +388,13 @@ calls = 7
             messages,
             [
                 "unknown key \"rules\"",
+                "\"setspeeds\" is no actuator",
+                "a program must be a file name, without folders",
+                "users must be a string or an array of strings, not 7",
                 "the rule has no name",
                 "\"epoll_weit\" is no call that can begin a task",
                 "\"write\" is no call that can begin a task",
-                "program must be a file name, without folders",
+                "a program must be a file name, without folders",
                 "the rule has no calls",
                 "\"tty\" is no kind of descriptor",
                 "port must be an integer from 1 to 65535, not 0",
@@ -341,7 +406,7 @@ calls = 7
                 "unknown key \"calls\"",
             ]
         );
-        assert_eq!(found[2].help.as_deref(), Some("did you mean \"epoll_wait\"?"));
+        assert_eq!(found[5].help.as_deref(), Some("did you mean \"epoll_wait\"?"));
         assert!(parse_task_rules("").unwrap_err()[0].message.contains("neither rules nor types"));
         let many = "[[rule]]\nname = \"a\"\ncalls = \"read\"\n".repeat(17);
         assert!(parse_task_rules(&many).unwrap_err()[0].message.contains("17 rules"));

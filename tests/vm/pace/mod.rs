@@ -1,3 +1,4 @@
 //! Tests of pace.
 
 mod alone;
+mod emulated;

@@ -3,6 +3,7 @@
 mod calls;
 mod processes;
 mod switches;
+mod tasks;
 mod unit;
 
 pub use unit::{BenchmarkFn, spin};
@@ -99,6 +100,10 @@ pub const BENCHMARKS: &[Benchmark] = &[
     benchmark("switch", "switch", true, switches::sched_yield, "two threads on one processor that \
         yield to each other; the time of a getppid is subtracted")
         .with_subtrahend(calls::getppid),
+    benchmark("task", "task", true, tasks::begin_end, "a task with a deadline that the program \
+        begins and ends: two calls"),
+    benchmark("next-task", "task", true, tasks::next, "the same, if it ends when the next one \
+        begins: one call"),
     benchmark("fork", "process", false, processes::fork, "fork, a child that exits at once, wait"),
     benchmark("fork-exec", "process", false, processes::fork_exec, "fork, with execve of a static \
         program that makes one call"),

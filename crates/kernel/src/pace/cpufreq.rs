@@ -9,7 +9,7 @@ use std::{fs, io};
 pub struct FrequencyDomain {
     /// The number in the name of the folder `policyN`.
     pub number: u32,
-    /// The numbers of its processors.
+    /// The numbers of its processors, also of those that are offline.
     pub cpus: Vec<u32>,
     /// The driver, such as `acpi-cpufreq`.
     pub driver: String,
@@ -75,7 +75,7 @@ fn domain(folder: &Path, number: u32) -> io::Result<FrequencyDomain> {
     speeds.dedup();
     Ok(FrequencyDomain {
         number,
-        cpus: numbers(&read("affected_cpus")?).into_iter().map(|cpu| cpu as u32).collect(),
+        cpus: numbers(&read("related_cpus")?).into_iter().map(|cpu| cpu as u32).collect(),
         driver: read("scaling_driver")?.trim().to_owned(),
         governor: read("scaling_governor")?.trim().to_owned(),
         khz: speeds,
@@ -104,7 +104,7 @@ mod tests {
             let folder = root.path().join(format!("sys/devices/system/cpu/cpufreq/policy{number}"));
             fs::create_dir_all(&folder).unwrap();
             let write = |name: &str, text: &str| fs::write(folder.join(name), text).unwrap();
-            write("affected_cpus", "2 3\n");
+            write("related_cpus", "2 3\n");
             write("scaling_driver", "acpi-cpufreq\n");
             write("scaling_governor", "schedutil\n");
             write("cpuinfo_min_freq", "800000\n");

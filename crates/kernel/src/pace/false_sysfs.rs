@@ -17,7 +17,7 @@ impl FalseSysfs {
         for number in domains {
             fs::create_dir_all(sysfs.root().join(path(*number, ""))).unwrap();
             for (file, text) in [
-                ("affected_cpus", number.to_string().as_str()),
+                ("related_cpus", number.to_string().as_str()),
                 ("scaling_driver", "acpi-cpufreq"),
                 ("scaling_governor", "schedutil"),
                 ("scaling_available_governors", "userspace schedutil performance"),

@@ -1,9 +1,12 @@
 //! Pace: the tasks with deadlines that the gate follows, and the speeds of the machine.
 
+pub mod actuator;
 pub mod cpufreq;
+pub mod energy_sensor;
 #[cfg(test)]
 mod false_sysfs;
 mod kernel_side;
+mod original_speed;
 mod pacing;
 pub mod power;
 mod pss;
@@ -13,4 +16,4 @@ mod tracking;
 
 pub use kernel_side::PaceKernelSide;
 pub use pacing::{Pacing, PlannedSchedule, PlannedStep, TypeKey, Wanted, WantedSpeeds};
-pub use tracking::{Tracking, TrackingRule};
+pub use tracking::{Tracking, TrackingRule, TrackingRules};

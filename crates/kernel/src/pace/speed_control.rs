@@ -6,38 +6,16 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
+use super::actuator::{Actuator, USERSPACE, clamp_file, preference_file, preferences};
 use super::cpufreq::{FrequencyDomain, domain_folder};
-
-/// The governor that leaves the choice of the speed to a process.
-const USERSPACE: &str = "userspace";
+use super::original_speed::OriginalSpeed;
 
 /// Why a domain is not in the hands of this process any more.
 pub const OTHER_GOVERNOR: &str = "another process has changed its governor";
 
-/// The files by which the speed of a domain is set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Actuator {
-    /// `scaling_setspeed` with the governor `userspace`. The speed changes at once.
-    SetSpeed,
-    /// `scaling_min_freq` and `scaling_max_freq`. The system's governor stays, and applies them
-    /// when it next chooses a speed.
-    Bounds,
-}
-
-impl Actuator {
-    /// The name in reports and in the journal.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::SetSpeed => "setspeed",
-            Self::Bounds => "bounds",
-        }
-    }
-
-    /// The actuator with this name.
-    pub fn of_name(name: &str) -> Option<Self> {
-        [Self::SetSpeed, Self::Bounds].into_iter().find(|one| one.name() == name)
-    }
-}
+/// `SCHED_CAPACITY_SCALE` of include/linux/sched.h: the utilization of a processor that is always
+/// busy at its fastest speed.
+const FULL_UTILIZATION: u64 = 1024;
 
 /// What a domain runs at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,85 +27,6 @@ pub enum Setting {
     /// The speed that the system's governor chooses, but at least this one, in kHz. With
     /// [`Actuator::SetSpeed`], it is the fastest speed, which is no slower than any choice.
     AtLeast(u64),
-}
-
-/// How a domain was before its speed was set.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OriginalSpeed {
-    /// The number in the name of the folder `policyN`.
-    pub domain: u32,
-    /// By what its speed is set.
-    pub actuator: Actuator,
-    /// Its governor.
-    pub governor: String,
-    /// `scaling_min_freq` and `scaling_max_freq`, in kHz.
-    pub bounds: (u64, u64),
-    /// `scaling_setspeed`, if the governor was `userspace`.
-    pub speed: Option<u64>,
-}
-
-impl OriginalSpeed {
-    /// Reads how a domain is. `root` is `/` except in tests.
-    pub fn read(root: &Path, domain: u32, actuator: Actuator) -> io::Result<Self> {
-        let folder = domain_folder(root, domain);
-        let read = |file: &str| fs::read_to_string(folder.join(file));
-        let governor = read("scaling_governor")?.trim().to_owned();
-        let speed = match governor == USERSPACE {
-            true => read("scaling_setspeed")?.trim().parse().ok(),
-            false => None,
-        };
-        let khz = |file: &str| -> io::Result<u64> {
-            let text = read(file)?;
-            text.trim().parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))
-        };
-        let bounds = (khz("scaling_min_freq")?, khz("scaling_max_freq")?);
-        Ok(Self { domain, actuator, governor, bounds, speed })
-    }
-
-    /// Restores the domain. A governor that another process has set meanwhile is kept.
-    pub fn restore(&self, root: &Path) -> io::Result<()> {
-        let folder = domain_folder(root, self.domain);
-        if self.actuator == Actuator::Bounds {
-            return write_bounds(&folder, self.bounds);
-        }
-        let governor = folder.join("scaling_governor");
-        if fs::read_to_string(&governor)?.trim() != USERSPACE {
-            return Ok(());
-        }
-        match self.speed {
-            Some(speed) => fs::write(folder.join("scaling_setspeed"), speed.to_string()),
-            None => fs::write(governor, &self.governor),
-        }
-    }
-}
-
-/// Writes both bounds. The kernel refuses a minimum above the maximum, so the one that moves away
-/// from the other is first.
-fn write_bounds(folder: &Path, (min, max): (u64, u64)) -> io::Result<()> {
-    let (min_file, max_file) = (folder.join("scaling_min_freq"), folder.join("scaling_max_freq"));
-    let now = fs::read_to_string(&max_file)?.trim().parse().unwrap_or(0_u64);
-    if max >= now {
-        fs::write(max_file, max.to_string())?;
-        fs::write(min_file, min.to_string())
-    } else {
-        fs::write(min_file, min.to_string())?;
-        fs::write(max_file, max.to_string())
-    }
-}
-
-/// Writes a speed to a file of sysfs, to which each write is a whole value.
-fn write_khz(file: &File, khz: u64) -> io::Result<()> {
-    file.write_all_at(format!("{khz}\n").as_bytes(), 0)
-}
-
-/// The actuator that a domain can have: `scaling_setspeed` if it has the governor for it.
-pub fn best_actuator(root: &Path, domain: &FrequencyDomain) -> Actuator {
-    let governors = domain_folder(root, domain.number).join("scaling_available_governors");
-    let governors = fs::read_to_string(governors).unwrap_or_default();
-    match governors.split_ascii_whitespace().any(|name| name == USERSPACE) {
-        true => Actuator::SetSpeed,
-        false => Actuator::Bounds,
-    }
 }
 
 /// The speed of a domain in the hands of this process.
@@ -143,7 +42,36 @@ pub struct SpeedControl {
 
 enum ControlFiles {
     SetSpeed(File),
-    Bounds { min: File, max: File, now: (u64, u64) },
+    Bounds {
+        min: File,
+        max: File,
+        now: (u64, u64),
+    },
+    Preference {
+        file: File,
+        /// From slow to fast.
+        names: Vec<&'static str>,
+    },
+    Clamp(File),
+}
+
+impl ControlFiles {
+    fn open(root: &Path, folder: &Path, original: &OriginalSpeed) -> io::Result<Self> {
+        let open = |path: PathBuf| OpenOptions::new().write(true).open(path);
+        Ok(match original.actuator {
+            Actuator::SetSpeed => Self::SetSpeed(open(folder.join("scaling_setspeed"))?),
+            Actuator::Bounds => Self::Bounds {
+                min: open(folder.join("scaling_min_freq"))?,
+                max: open(folder.join("scaling_max_freq"))?,
+                now: original.bounds,
+            },
+            Actuator::Preference => Self::Preference {
+                file: open(preference_file(folder))?,
+                names: preferences(folder),
+            },
+            Actuator::Clamp => Self::Clamp(open(clamp_file(root))?),
+        })
+    }
 }
 
 impl SpeedControl {
@@ -151,15 +79,7 @@ impl SpeedControl {
     pub fn open(root: &Path, domain: &FrequencyDomain, actuator: Actuator) -> io::Result<Self> {
         let original = OriginalSpeed::read(root, domain.number, actuator)?;
         let folder = domain_folder(root, domain.number);
-        let open = |name: &str| OpenOptions::new().write(true).open(folder.join(name));
-        let files = match original.actuator {
-            Actuator::SetSpeed => ControlFiles::SetSpeed(open("scaling_setspeed")?),
-            Actuator::Bounds => ControlFiles::Bounds {
-                min: open("scaling_min_freq")?,
-                max: open("scaling_max_freq")?,
-                now: original.bounds,
-            },
-        };
+        let files = ControlFiles::open(root, &folder, &original)?;
         Ok(Self { folder, original, range: domain.range, files, is_released: true })
     }
 
@@ -173,8 +93,8 @@ impl SpeedControl {
         self.is_released
     }
 
-    /// Reads again how a released domain is, because somebody may have changed it. Returns whether
-    /// its bounds have changed. Fails if its governor has changed.
+    /// Reads again how a released domain is, because another process may have changed it. Returns
+    /// whether it has changed. Fails if its governor has changed.
     pub fn reread(&mut self, root: &Path) -> io::Result<bool> {
         let now = OriginalSpeed::read(root, self.original.domain, self.original.actuator)?;
         if now.governor != self.original.governor {
@@ -202,32 +122,42 @@ impl SpeedControl {
         }
         self.is_released = false;
         let (slowest, fastest) = self.range;
-        let max = self.original.bounds.1;
-        let within = |khz: u64| khz.clamp(slowest, fastest);
+        let (khz, is_exact) = match setting {
+            Setting::At(khz) => (khz.clamp(slowest, fastest), true),
+            Setting::AtLeast(khz) => (khz.clamp(slowest, fastest), false),
+            Setting::System => return Ok(()),
+        };
         match &mut self.files {
-            ControlFiles::SetSpeed(file) => {
-                let khz = match setting {
-                    Setting::At(khz) => within(khz),
-                    Setting::AtLeast(_) | Setting::System => fastest,
-                };
-                write_khz(file, khz)
-            }
+            ControlFiles::SetSpeed(file) => write_word(file, if is_exact { khz } else { fastest }),
             ControlFiles::Bounds { min: min_file, max: max_file, now } => {
-                let wanted = match setting {
-                    Setting::At(khz) => (within(khz), within(khz)),
-                    Setting::AtLeast(khz) => (within(khz), max.max(within(khz))),
-                    Setting::System => self.original.bounds,
-                };
-                // As in `write_bounds`.
+                let max = if is_exact { khz } else { self.original.bounds.1.max(khz) };
+                let wanted = (khz, max);
+                // The kernel refuses a minimum above the maximum, so the one that moves away from
+                // the other is first.
                 if wanted.1 >= now.1 {
-                    write_khz(max_file, wanted.1)?;
-                    write_khz(min_file, wanted.0)?;
+                    write_word(max_file, wanted.1)?;
+                    write_word(min_file, wanted.0)?;
                 } else {
-                    write_khz(min_file, wanted.0)?;
-                    write_khz(max_file, wanted.1)?;
+                    write_word(min_file, wanted.0)?;
+                    write_word(max_file, wanted.1)?;
                 }
                 *now = wanted;
                 Ok(())
+            }
+            ControlFiles::Preference { file, names } => {
+                let of_original = || {
+                    let original = self.original.value.as_deref();
+                    names.iter().position(|name| Some(*name) == original)
+                };
+                let least = if is_exact { None } else { of_original() };
+                let wanted = rounded_up(khz, self.range, names.len() as u64 - 1) as usize;
+                write_word(file, names[wanted.max(least.unwrap_or(0))])
+            }
+            ControlFiles::Clamp(file) => {
+                let original = self.original.value.as_ref().and_then(|text| text.parse().ok());
+                let wanted = rounded_up(khz, (0, fastest), FULL_UTILIZATION);
+                let least = if is_exact { 0 } else { original.unwrap_or(FULL_UTILIZATION) };
+                write_word(file, wanted.max(least))
             }
         }
     }
@@ -237,9 +167,19 @@ impl SpeedControl {
         let governor = fs::read_to_string(self.folder.join("scaling_governor"))?;
         Ok(match self.original.actuator {
             Actuator::SetSpeed => governor.trim() == USERSPACE,
-            Actuator::Bounds => governor.trim() == self.original.governor,
+            _ => governor.trim() == self.original.governor,
         })
     }
+}
+
+/// Writes to a file of sysfs, to which each write is a whole value.
+fn write_word(file: &File, word: impl std::fmt::Display) -> io::Result<()> {
+    file.write_all_at(format!("{word}\n").as_bytes(), 0)
+}
+
+/// The place of a speed in a range, as a number from 0 to `steps`, rounded up.
+fn rounded_up(khz: u64, (slowest, fastest): (u64, u64), steps: u64) -> u64 {
+    ((khz - slowest) * steps).div_ceil((fastest - slowest).max(1))
 }
 
 #[cfg(test)]
@@ -250,6 +190,7 @@ mod tests {
 
     fn open(sysfs: &FalseSysfs, actuator: Actuator) -> SpeedControl {
         let domain = cpufreq::domains(sysfs.root()).unwrap().remove(0);
+        assert!(actuator.is_available(sysfs.root(), &domain));
         SpeedControl::open(sysfs.root(), &domain, actuator).unwrap()
     }
 
@@ -291,7 +232,7 @@ mod tests {
         assert_eq!(sysfs.read(0, "scaling_governor"), "schedutil");
         control.set(sysfs.root(), Setting::System).unwrap();
         assert_eq!(sysfs.read(0, "scaling_max_freq"), "2400000");
-        // Somebody else sets other bounds and another governor, which stand.
+        // Another process sets other bounds and another governor, which are kept.
         sysfs.write(0, "scaling_max_freq", "1800000");
         assert!(control.reread(sysfs.root()).unwrap() && !control.reread(sysfs.root()).unwrap());
         control.set(sysfs.root(), Setting::AtLeast(800_000)).unwrap();
@@ -302,7 +243,62 @@ mod tests {
     }
 
     #[test]
-    fn governor_of_somebody_else_stands() {
+    fn preference_is_rounded_up_and_no_lower_than_the_systems_for_other_work() {
+        let sysfs = FalseSysfs::new(&[0]);
+        let domain = cpufreq::domains(sysfs.root()).unwrap().remove(0);
+        assert!(!Actuator::Preference.is_available(sysfs.root(), &domain));
+        let (file, available) =
+            ("energy_performance_preference", "energy_performance_available_preferences");
+        sysfs.write(0, available, "default performance balance_performance balance_power power");
+        sysfs.write(0, file, "balance_performance");
+        let mut control = open(&sysfs, Actuator::Preference);
+        for (setting, preference) in [
+            (Setting::At(800_000), "power"),
+            (Setting::At(800_001), "balance_power"),
+            (Setting::At(2_400_000), "performance"),
+            (Setting::AtLeast(800_000), "balance_performance"),
+            (Setting::At(3_000_000), "performance"),
+        ] {
+            control.set(sysfs.root(), setting).unwrap();
+            assert_eq!(sysfs.read(0, file), preference, "{setting:?}");
+        }
+        control.set(sysfs.root(), Setting::System).unwrap();
+        assert_eq!(sysfs.read(0, file), "balance_performance");
+        // With another governor, the preference is not this process's to write.
+        control.set(sysfs.root(), Setting::At(800_000)).unwrap();
+        sysfs.write(0, "scaling_governor", "performance");
+        sysfs.write(0, file, "performance");
+        control.set(sysfs.root(), Setting::System).unwrap();
+        assert_eq!(sysfs.read(0, file), "performance");
+    }
+
+    #[test]
+    fn clamp_is_a_part_of_the_full_utilization() {
+        let sysfs = FalseSysfs::new(&[0]);
+        let file = "proc/sys/kernel/sched_util_clamp_max";
+        fs::create_dir_all(sysfs.root().join("proc/sys/kernel")).unwrap();
+        fs::write(sysfs.root().join(file), "1024\n").unwrap();
+        let clamp = || {
+            let text = fs::read_to_string(sysfs.root().join(file)).unwrap();
+            text.lines().next().unwrap_or_default().to_owned()
+        };
+        let mut control = open(&sysfs, Actuator::Clamp);
+        for (setting, value) in [
+            (Setting::At(1_500_000), "512"),
+            (Setting::At(800_000), "274"),
+            (Setting::AtLeast(800_000), "1024"),
+            (Setting::At(3_000_000), "1024"),
+        ] {
+            control.set(sysfs.root(), setting).unwrap();
+            assert_eq!(clamp(), value, "{setting:?}");
+        }
+        control.set(sysfs.root(), Setting::At(800_000)).unwrap();
+        control.set(sysfs.root(), Setting::System).unwrap();
+        assert_eq!(clamp(), "1024");
+    }
+
+    #[test]
+    fn governor_of_another_process_is_kept() {
         let sysfs = FalseSysfs::new(&[0]);
         let mut control = open(&sysfs, Actuator::SetSpeed);
         control.set(sysfs.root(), Setting::At(800_000)).unwrap();

@@ -4,11 +4,13 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::speed_control::{Actuator, OriginalSpeed};
+use super::actuator::Actuator;
+use super::original_speed::OriginalSpeed;
 use crate::error::{Error, ErrorContext as _, Result};
 use crate::gate::open_lock_file;
 
@@ -17,10 +19,28 @@ pub const JOURNAL: &str = "/run/tollgate-pace";
 /// How often to try again to take the lock.
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
+/// How the line of a domain begins whose speed is set, and that of a released one.
+const SET: char = '+';
+const RELEASED: char = '-';
+
+/// There is no value.
+const NO_VALUE: &str = "-";
+
+/// A domain in the journal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JournalEntry {
+    /// How it was before its speed was set.
+    pub original: OriginalSpeed,
+    /// The system has it, so nothing must be restored.
+    pub is_released: bool,
+}
+
 /// The only process that may set speeds. It holds a lock until it ends.
 pub struct SpeedJournal {
     path: PathBuf,
     _lock: File,
+    /// What [`SpeedJournal::write`] has written, with the positions of the lines.
+    written: Option<(File, Vec<u64>)>,
 }
 
 impl SpeedJournal {
@@ -31,7 +51,9 @@ impl SpeedJournal {
         let end = Instant::now() + patience;
         loop {
             match file.try_lock() {
-                Ok(()) => return Ok(Self { path: path.to_owned(), _lock: file }),
+                Ok(()) => {
+                    return Ok(Self { path: path.to_owned(), _lock: file, written: None });
+                }
                 Err(TryLockError::WouldBlock) if Instant::now() < end => sleep(RETRY_INTERVAL),
                 Err(TryLockError::WouldBlock) => return Err(Error::SpeedsInUse),
                 Err(TryLockError::Error(error)) => {
@@ -41,8 +63,13 @@ impl SpeedJournal {
         }
     }
 
-    /// The domains in the journal, which an earlier process has left.
+    /// The domains in the journal that an earlier process has left.
     pub fn read(&self) -> Result<Vec<OriginalSpeed>> {
+        let left = self.entries()?.into_iter().filter(|entry| !entry.is_released);
+        Ok(left.map(|entry| entry.original).collect())
+    }
+
+    fn entries(&self) -> Result<Vec<JournalEntry>> {
         match fs::read_to_string(&self.path) {
             Ok(text) => Ok(text.lines().filter_map(parse).collect()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -50,9 +77,10 @@ impl SpeedJournal {
         }
     }
 
-    /// Writes the journal: `originals` is everything that must be restored.
-    pub fn write(&self, originals: &[OriginalSpeed]) -> Result<()> {
-        if originals.is_empty() {
+    /// Writes the journal: everything that may have to be restored.
+    pub fn write(&mut self, entries: &[JournalEntry]) -> Result<()> {
+        self.written = None;
+        if entries.is_empty() {
             return match fs::remove_file(&self.path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     Err(error).doing(format!("remove {}", self.path.display()))
@@ -60,24 +88,41 @@ impl SpeedJournal {
                 _ => Ok(()),
             };
         }
-        let text: String = originals.iter().map(line).collect();
+        let (mut text, mut positions) = (String::new(), Vec::new());
+        for entry in entries {
+            positions.push(text.len() as u64);
+            text.push_str(&line(entry));
+        }
         let beside = self.path.with_extension("new");
-        let write = || -> io::Result<()> {
+        let write = || -> io::Result<File> {
             let mut file = File::create(&beside)?;
             file.write_all(text.as_bytes())?;
-            fs::rename(&beside, &self.path)
+            fs::rename(&beside, &self.path)?;
+            Ok(file)
         };
-        write().doing(format!("write {}", self.path.display()))
+        let file = write().doing(format!("write {}", self.path.display()))?;
+        self.written = Some((file, positions));
+        Ok(())
+    }
+
+    /// Marks a domain of the written journal as released or not. This changes one byte, so that it
+    /// takes no time that a task would notice.
+    ///
+    /// # Panics
+    /// If the journal was not written, or has no such line.
+    pub fn mark(&self, index: usize, is_released: bool) -> io::Result<()> {
+        let (file, positions) = self.written.as_ref().expect("the journal is written first");
+        file.write_all_at(&[state(is_released) as u8], positions[index])
     }
 
     /// Restores all domains in the journal. Returns the numbers of the restored ones. A domain that
     /// cannot be restored now, because its processors are offline, stays in the journal.
-    pub fn restore(&self, root: &Path) -> Result<Vec<u32>> {
+    pub fn restore(&mut self, root: &Path) -> Result<Vec<u32>> {
         let (mut done, mut left) = (Vec::new(), Vec::new());
         for original in self.read()? {
             match original.restore(root) {
                 Ok(()) => done.push(original.domain),
-                Err(_) => left.push(original),
+                Err(_) => left.push(JournalEntry { original, is_released: false }),
             }
         }
         self.write(&left)?;
@@ -95,29 +140,36 @@ pub fn restore_abandoned(root: &Path, journal: &Path) -> Result<Vec<u32>> {
         return Ok(Vec::new());
     }
     match SpeedJournal::open(journal, Duration::ZERO) {
-        Ok(journal) => journal.restore(root),
+        Ok(mut journal) => journal.restore(root),
         Err(Error::SpeedsInUse) => Ok(Vec::new()),
         Err(error) => Err(error),
     }
 }
 
-/// One line of the journal: domain, actuator, governor, bounds, and the speed or "-".
-fn line(original: &OriginalSpeed) -> String {
-    let OriginalSpeed { domain, actuator, governor, bounds: (min, max), speed } = original;
-    let speed = speed.map_or_else(|| "-".to_owned(), |khz| khz.to_string());
-    format!("{domain} {} {governor} {min} {max} {speed}\n", actuator.name())
+fn state(is_released: bool) -> char {
+    if is_released { RELEASED } else { SET }
 }
 
-fn parse(line: &str) -> Option<OriginalSpeed> {
+/// One line of the journal: the state, domain, actuator, governor, bounds, and the value or "-".
+fn line(entry: &JournalEntry) -> String {
+    let OriginalSpeed { domain, actuator, governor, bounds: (min, max), value } = &entry.original;
+    let value = value.as_deref().unwrap_or(NO_VALUE);
+    let state = state(entry.is_released);
+    format!("{state} {domain} {} {governor} {min} {max} {value}\n", actuator.name())
+}
+
+fn parse(line: &str) -> Option<JournalEntry> {
     let mut words = line.split_ascii_whitespace();
     let mut next = || words.next();
-    Some(OriginalSpeed {
+    let is_released = next()?.starts_with(RELEASED);
+    let original = OriginalSpeed {
         domain: next()?.parse().ok()?,
         actuator: Actuator::of_name(next()?)?,
         governor: next()?.to_owned(),
         bounds: (next()?.parse().ok()?, next()?.parse().ok()?),
-        speed: next()?.parse().ok(),
-    })
+        value: Some(next()?.to_owned()).filter(|value| value != NO_VALUE),
+    };
+    Some(JournalEntry { original, is_released })
 }
 
 #[cfg(test)]
@@ -131,19 +183,20 @@ mod tests {
     fn domains_of_a_killed_process_are_restored() {
         let sysfs = FalseSysfs::new(&[0, 2]);
         let path = sysfs.root().join("journal");
-        let journal = SpeedJournal::open(&path, Duration::ZERO).unwrap();
-        let mut originals = Vec::new();
+        let mut journal = SpeedJournal::open(&path, Duration::ZERO).unwrap();
+        let mut entries = Vec::new();
         for (domain, actuator) in cpufreq::domains(sysfs.root())
             .unwrap()
             .iter()
             .zip([Actuator::SetSpeed, Actuator::Bounds])
         {
             let mut control = SpeedControl::open(sysfs.root(), domain, actuator).unwrap();
-            originals.push(control.original().clone());
-            journal.write(&originals).unwrap();
+            let original = control.original().clone();
+            entries.push(JournalEntry { original, is_released: false });
+            journal.write(&entries).unwrap();
             control.set(sysfs.root(), Setting::At(1_200_000)).unwrap();
         }
-        assert_eq!(journal.read().unwrap(), originals);
+        assert_eq!(journal.entries().unwrap(), entries);
         // While the process lives, nobody restores.
         let other = SpeedJournal::open(&path, Duration::ZERO);
         assert!(matches!(other, Err(Error::SpeedsInUse)));
@@ -157,25 +210,51 @@ mod tests {
     }
 
     #[test]
+    fn bounds_that_are_changed_while_a_domain_is_released_are_kept() {
+        let sysfs = FalseSysfs::new(&[0, 2]);
+        let path = sysfs.root().join("journal");
+        let mut journal = SpeedJournal::open(&path, Duration::ZERO).unwrap();
+        let mut controls = Vec::new();
+        for domain in &cpufreq::domains(sysfs.root()).unwrap() {
+            controls.push(SpeedControl::open(sysfs.root(), domain, Actuator::Bounds).unwrap());
+        }
+        let entries: Vec<_> = controls.iter().map(|control| control.original().clone()).collect();
+        let entry = |original| JournalEntry { original, is_released: true };
+        journal.write(&entries.into_iter().map(entry).collect::<Vec<_>>()).unwrap();
+        for (index, control) in controls.iter_mut().enumerate() {
+            journal.mark(index, false).unwrap();
+            control.set(sysfs.root(), Setting::At(1_200_000)).unwrap();
+        }
+        controls[1].set(sysfs.root(), Setting::System).unwrap();
+        journal.mark(1, true).unwrap();
+        sysfs.write(2, "scaling_max_freq", "2400000");
+        drop(journal);
+        assert_eq!(restore_abandoned(sysfs.root(), &path).unwrap(), [0]);
+        assert_eq!(sysfs.read(0, "scaling_max_freq"), "3000000");
+        assert_eq!(sysfs.read(2, "scaling_max_freq"), "2400000");
+    }
+
+    #[test]
     fn domain_that_is_offline_stays_in_the_journal() {
         let sysfs = FalseSysfs::new(&[0]);
         let path = sysfs.root().join("journal");
-        let journal = SpeedJournal::open(&path, Duration::ZERO).unwrap();
+        let mut journal = SpeedJournal::open(&path, Duration::ZERO).unwrap();
         let original = |domain| OriginalSpeed {
             domain,
             actuator: Actuator::SetSpeed,
             governor: "schedutil".into(),
             bounds: (800_000, 3_000_000),
-            speed: Some(1_200_000),
+            value: Some("1200000".into()),
         };
-        journal.write(&[original(0), original(7)]).unwrap();
+        let entry = |domain| JournalEntry { original: original(domain), is_released: false };
+        journal.write(&[entry(0), entry(7)]).unwrap();
         assert_eq!(journal.restore(sysfs.root()).unwrap(), [0]);
         assert_eq!(journal.read().unwrap(), [original(7)]);
     }
 
     #[test]
     fn lines_that_are_no_domain_are_left_out() {
-        for text in ["", "0", "0 wheel schedutil 1 2 -", "x setspeed schedutil 1 2 -"] {
+        for text in ["", "+ 0", "+ 0 wheel schedutil 1 2 -", "+ x setspeed schedutil 1 2 -"] {
             assert_eq!(parse(text), None, "{text}");
         }
     }

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use calls::Abi;
 use libbpf_rs::{MapCore as _, MapFlags};
+use zerocopy::FromZeros as _;
 
 use crate::error::{ErrorContext as _, Result};
 use crate::gate::Gate;
@@ -27,6 +28,19 @@ pub struct TrackingRule {
     pub port: u16,
     /// A task ends only when a thread waits in a call that begins tasks of the rule.
     pub includes_waits: bool,
+}
+
+/// The rules of a session.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TrackingRules {
+    /// At most [`wire::PACE_RULES`]. The first one that matches decides.
+    pub rules: Vec<TrackingRule>,
+    /// The file names of the executables whose threads work on no task, at most
+    /// [`wire::PACE_EXEMPT`].
+    pub exempt: Vec<String>,
+    /// The users whose programs may begin tasks themselves, besides those of root, at most
+    /// [`wire::PACE_USERS`]. `None`: all users.
+    pub users: Option<Vec<u32>>,
 }
 
 /// The state of pace in the gate.
@@ -57,24 +71,22 @@ impl Tracking {
     /// Sets the rules of a session, which has no tasks yet.
     ///
     /// # Panics
-    /// If there are more than [`wire::PACE_RULES`] rules.
-    pub fn set_rules(&self, session: u32, rules: &[TrackingRule]) {
+    /// If there are more rules, programs or users than the gate has room for.
+    pub fn set_rules(&self, session: u32, rules: &TrackingRules) {
+        let users = rules.users.as_deref().unwrap_or_default();
         let mut set = wire::pace_rules {
-            calls: [wire::pace_call { if_zero: 0, if_positive: 0 }; wire::CALL_INDICES as usize],
-            rule: [wire::pace_rule {
-                program: [0; PROGRAM_LEN],
-                descriptors: 0,
-                port: 0,
-                includes_waits: 0,
-            }; wire::PACE_RULES as usize],
+            exempt_programs: rules.exempt.len() as u32,
+            has_users: rules.users.is_some().into(),
+            users: users.len() as u32,
+            ..wire::pace_rules::new_zeroed()
         };
-        for (index, rule) in rules.iter().enumerate() {
+        set.user[..users.len()].copy_from_slice(users);
+        for (index, name) in rules.exempt.iter().enumerate() {
+            set.exempt[index] = program_name(name);
+        }
+        for (index, rule) in rules.rules.iter().enumerate() {
             let to = &mut set.rule[index];
-            let name = rule.program.as_deref().unwrap_or_default().bytes();
-            // The last byte stays 0.
-            for (to, byte) in to.program.iter_mut().zip(name.take(PROGRAM_LEN - 1)) {
-                *to = byte as _;
-            }
+            to.program = program_name(rule.program.as_deref().unwrap_or_default());
             to.descriptors = rule.descriptors;
             to.port = rule.port;
             to.includes_waits = rule.includes_waits.into();
@@ -139,12 +151,18 @@ impl Tracking {
     /// The tasks of this session no longer decide the speeds.
     pub fn stop_pacing(&self, session: u32) {
         let paced = atomic_field!(self.control, 0, session);
-        let _ = paced.compare_exchange(session, 0, Ordering::SeqCst, Ordering::SeqCst);
+        if paced.compare_exchange(session, 0, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            return;
+        }
+        field!(self.control, 0, powers).write(0);
+        for cpu in 0..self.cpus.entries() {
+            field!(self.cpus, cpu, milliwatts).write(0);
+        }
     }
 
     /// Drops all tasks and rules of a session.
     pub fn release(&self, gate: &Gate, session: u32) -> Result<()> {
-        self.set_rules(session, &[]);
+        self.set_rules(session, &TrackingRules::default());
         let mut live = self.live(session).into_iter();
         live.try_for_each(|(entry, task)| self.drop_task(gate, entry, task.number))
     }
@@ -154,6 +172,42 @@ impl Tracking {
     pub fn set_speed(&self, cpu: u32, khz: u32) {
         if field!(self.cpus, cpu, is_reported).read() == 0 {
             field!(self.cpus, cpu, khz).write(khz);
+            field!(self.cpus, cpu, milliwatts).write(self.milliwatts(khz));
         }
     }
+
+    /// The power at a speed, as the gate finds it (`pace_set_speed`).
+    fn milliwatts(&self, khz: u32) -> u32 {
+        let control = self.control.read(0);
+        let powers = &control.power[..control.powers as usize];
+        let at = powers.iter().find(|power| power.khz >= khz).or(powers.last());
+        at.map_or(0, |power| power.milliwatts)
+    }
+
+    /// Sets the power of a processor at each speed, in kHz and watts beyond those of an idle
+    /// processor, in ascending order. With more than [`wire::PACE_POWERS`], the slowest ones are
+    /// left out.
+    pub fn set_powers(&self, powers: &[(u64, f64)]) {
+        let powers = &powers[powers.len().saturating_sub(wire::PACE_POWERS as usize)..];
+        field!(self.control, 0, powers).write(0);
+        for (index, (khz, watts)) in powers.iter().enumerate() {
+            let milliwatts = (watts * 1e3).round() as u32;
+            let power = wire::pace_power { khz: *khz as u32, milliwatts };
+            field!(self.control, 0, power[index]).write(power);
+        }
+        field!(self.control, 0, powers).write(powers.len() as u32);
+        for cpu in 0..self.cpus.entries() {
+            let khz = field!(self.cpus, cpu, khz).read();
+            field!(self.cpus, cpu, milliwatts).write(self.milliwatts(khz));
+        }
+    }
+}
+
+/// The name of a program, cut as the gate cuts it. The last byte stays 0.
+fn program_name(name: &str) -> [std::ffi::c_char; PROGRAM_LEN] {
+    let mut program = [0; PROGRAM_LEN];
+    for (to, byte) in program.iter_mut().zip(name.bytes().take(PROGRAM_LEN - 1)) {
+        *to = byte as _;
+    }
+    program
 }

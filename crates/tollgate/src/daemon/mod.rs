@@ -93,7 +93,7 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
     let policy = policy(arguments)?;
     let has_guard = policy.is_some();
     let services = arguments.services.clone().map(ServiceSetup::read).transpose()?;
-    let pace = PacingSetup::of_options(&arguments.pace)?;
+    let pace = PacingSetup::of_daemon(&arguments.pace)?;
     let sources =
         arguments.plugins.iter().map(|path| plugin::read(path)).collect::<Result<Vec<_>>>()?;
     let scope = if select.all { PluginScope::Machine } else { PluginScope::Session };

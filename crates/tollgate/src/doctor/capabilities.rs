@@ -50,7 +50,7 @@ pub const GROUPS: &[(&str, &[Capability])] = &[
     ("plugin", PLUGINS),
     ("cost lab", LAB),
     ("lens, in-band (planned)", IN_BAND),
-    ("pace (planned)", PACING),
+    ("pace", PACING),
 ];
 
 const GATE: &[Capability] = &[
@@ -281,7 +281,7 @@ const PACING: &[Capability] = &[
     optional(
         "processor frequencies (cpufreq)",
         PACE,
-        "deadlines are monitored, and frequencies stay as they are",
+        "deadlines are watched, and frequencies stay as they are",
         "the frequency driver of this processor; most virtual machines have none",
         |_| files::frequency_driver(),
     ),
@@ -293,18 +293,25 @@ const PACING: &[Capability] = &[
         |_| files::userspace_governor(),
     ),
     optional(
+        "energy preference",
+        PACE,
+        "the other actuators; this one was never run on hardware",
+        "intel_pstate or amd-pstate in active mode",
+        |_| files::energy_preference(),
+    ),
+    optional(
         "utilization clamping (uclamp)",
         PACE,
-        "speeds of whole processors",
+        "the other actuators; this one was never run on hardware",
         "a kernel with CONFIG_UCLAMP_TASK=y",
         |_| files::exists("/proc/sys/kernel/sched_util_clamp_max"),
     ),
     optional(
-        "sched_ext",
+        "energy counters (powercap, perf)",
         PACE,
-        "speeds are set from user space",
-        "Linux 6.12 or newer with CONFIG_SCHED_CLASS_EXT=y",
-        |_| files::exists("/sys/kernel/sched_ext/state"),
+        "energy is modelled from the power of the levels",
+        "intel_rapl_msr or the PMU `power`; most virtual machines have neither",
+        |_| files::energy_counters(),
     ),
 ];
 

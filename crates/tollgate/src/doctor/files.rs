@@ -2,7 +2,9 @@
 
 use std::fs;
 use std::io::{ErrorKind, Read as _};
+use std::path::Path;
 
+use kernel::pace::energy_sensor::EnergySensors;
 use kernel::process::is_root;
 
 use super::finding::Finding;
@@ -92,6 +94,20 @@ pub fn userspace_governor() -> Finding {
         None => Finding::no("no frequency policy").remedy("cpufreq, as above"),
         Some(list) if list.split(' ').any(|name| name == "userspace") => Finding::yes(list),
         Some(list) => Finding::no(format!("only {list}")),
+    }
+}
+
+pub fn energy_preference() -> Finding {
+    match of_first_policy("energy_performance_available_preferences") {
+        Some(list) => Finding::yes(list),
+        None => Finding::no("the driver has none"),
+    }
+}
+
+pub fn energy_counters() -> Finding {
+    match EnergySensors::find(Path::new("/")) {
+        Some(sensors) => Finding::yes(sensors.source().name()),
+        None => Finding::no("none"),
     }
 }
 

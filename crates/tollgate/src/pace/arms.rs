@@ -1,7 +1,7 @@
 //! Pace in the cost lab.
 
 use anyhow::Result;
-use kernel::pace::Tracking;
+use kernel::pace::{Tracking, TrackingRules};
 use kernel::session::SessionOptions;
 use kernel::wire;
 
@@ -33,8 +33,10 @@ impl ExtensionSetup for UnreadTasks {
     }
 
     fn start(self: Box<Self>, context: &mut SessionContext<'_>) -> Result<Box<dyn Extension>> {
-        let rules = if self.has_rules { rules::read(None)?.rules } else { Vec::new() };
-        let rules: Vec<_> = rules.iter().map(rules::tracking_rule).collect();
+        let rules = match self.has_rules {
+            true => rules::tracking_rules(&rules::read(None)?)?,
+            false => TrackingRules::default(),
+        };
         Tracking::open(context.gate)?.set_rules(context.session.index, &rules);
         Ok(Box::new(KernelSideOnly))
     }

@@ -17,6 +17,12 @@ pub fn pacing_metrics(out: &mut String, report: &PacingReport) {
         one.cpu_s
     });
     of_types("pace_cycles_total", "counter", "Cycles of tasks.", |one| one.cycles);
+    of_types(
+        "pace_modelled_joules_total",
+        "counter",
+        "Energy of tasks beyond that of an idle processor, modelled from the power of the levels.",
+        |one| one.modelled_j,
+    );
     of_types("pace_target", "gauge", "The share of tasks that should meet the deadline.", |one| {
         one.target
     });
@@ -24,6 +30,16 @@ pub fn pacing_metrics(out: &mut String, report: &PacingReport) {
         (label("domain", &format!("policy{}", domain.number)), domain.changes as f64)
     });
     family(out, "pace_speed_changes_total", "counter", "Speeds that were set.", domains);
+    if let Some(measured) = &report.measured_energy {
+        let value = std::iter::once((label("source", &measured.source), measured.joules));
+        family(
+            out,
+            "pace_measured_joules_total",
+            "counter",
+            "Energy of the processors for all work, measured.",
+            value,
+        );
+    }
     let lost = report.domains.iter().filter(|domain| domain.lost.is_some()).count();
     family(
         out,
@@ -38,6 +54,7 @@ pub fn pacing_metrics(out: &mut String, report: &PacingReport) {
 mod tests {
     use super::*;
     use crate::metrics::tests::assert_is_page;
+    use crate::pace::pacing_report::MeasuredEnergy;
     use crate::pace::trace_file::TraceType;
 
     #[test]
@@ -46,13 +63,20 @@ mod tests {
         let report = PacingReport {
             domains: Vec::new(),
             latency_us: None,
-            types: vec![PacedType { tasks: 7, ..PacedType::new(&kind) }],
+            measured_energy: Some(MeasuredEnergy { joules: 9.0, source: "perf".into() }),
+            types: vec![PacedType { tasks: 7, modelled_j: 0.5, ..PacedType::new(&kind) }],
             unfinished: 0,
             abandoned: 0,
         };
         let mut page = String::new();
         pacing_metrics(&mut page, &report);
-        assert!(page.contains("tollgate_pace_tasks_total{type=\"game: frame\"} 7\n"), "{page}");
+        for line in [
+            "tollgate_pace_tasks_total{type=\"game: frame\"} 7\n",
+            "tollgate_pace_modelled_joules_total{type=\"game: frame\"} 0.5\n",
+            "tollgate_pace_measured_joules_total{source=\"perf\"} 9\n",
+        ] {
+            assert!(page.contains(line), "{page}");
+        }
         assert_is_page(&page);
     }
 }

@@ -2,9 +2,11 @@
 
 use std::fmt::Write as _;
 
+use ::pace::Level;
 use kernel::pace::PlannedSchedule;
+use kernel::pace::actuator::Actuator;
 use kernel::pace::cpufreq::FrequencyDomain;
-use kernel::pace::speed_control::Actuator;
+use kernel::pace::energy_sensor::EnergySensors;
 use kernel::wire;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -24,12 +26,28 @@ pub struct PacingReport {
     /// From the moment at which a task needed another speed until it was written. Null if no speed
     /// was set.
     pub latency_us: Option<Latency>,
+    /// What the processors have used in this session. Null if the machine does not measure it.
+    pub measured_energy: Option<MeasuredEnergy>,
     /// The type with the most tasks first.
     pub types: Vec<PacedType>,
     /// Tasks that had not ended at the end of the session.
     pub unfinished: usize,
     /// Tasks whose programs ended without ending them.
     pub abandoned: usize,
+}
+
+/// Energy that sensors have measured, for all work on the processors.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct MeasuredEnergy {
+    pub joules: f64,
+    /// By what it was measured: `powercap` or `perf`.
+    pub source: String,
+}
+
+impl MeasuredEnergy {
+    pub fn of_sensors(sensors: &EnergySensors) -> Self {
+        Self { joules: sensors.joules(), source: sensors.source().name().to_owned() }
+    }
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -43,7 +61,7 @@ pub struct PacedDomain {
     /// The number in the name of the folder `policyN`.
     pub number: u32,
     pub cpus: Vec<u32>,
-    /// By what the speed is set: `setspeed` or `bounds`.
+    /// By what the speed is set: `setspeed`, `bounds`, `preference` or `clamp`.
     pub actuator: String,
     /// How often the speed was set.
     pub changes: u64,
@@ -73,6 +91,22 @@ pub struct PacedType {
     /// The schedule of the next task. Null with too few tasks, which run at the fastest speed.
     pub schedule: Option<Vec<ReportedStep>>,
     pub cycles: f64,
+    /// The energy beyond that of an idle processor, modelled from the power of the levels.
+    pub modelled_j: f64,
+    /// What the fastest level would have needed for the same cycles, by the same model.
+    pub fastest_modelled_j: f64,
+}
+
+/// What a report is made of.
+pub struct PacedSession<'a> {
+    pub domains: Vec<PacedDomain>,
+    pub stats: &'a SpeedStats,
+    pub types: Vec<PacedType>,
+    pub fastest: Level,
+    pub idle_watts: f64,
+    pub measured: Option<MeasuredEnergy>,
+    pub unfinished: usize,
+    pub abandoned: usize,
 }
 
 impl PacedType {
@@ -88,6 +122,8 @@ impl PacedType {
             mean_mhz: None,
             schedule: None,
             cycles: 0.0,
+            modelled_j: 0.0,
+            fastest_modelled_j: 0.0,
         }
     }
 
@@ -102,9 +138,12 @@ impl PacedType {
         self.missed += u64::from(took > deadline);
         self.cpu_s += record.cpu_ns as f64 / 1e9;
         self.cycles += record.cycles as f64;
+        self.modelled_j += record.energy_pj as f64 / 1e12;
     }
 
-    fn finish(&mut self) {
+    /// `cycle_j` is the energy of a cycle at the fastest level.
+    fn finish(&mut self, cycle_j: f64) {
+        self.fastest_modelled_j = self.cycles * cycle_j;
         self.missed_share =
             share_interval(self.missed, self.tasks, CONFIDENCE).map(ReportedInterval::from);
         self.mean_mhz = (self.cpu_s > 0.0).then(|| self.cycles / self.cpu_s / 1e6);
@@ -127,25 +166,22 @@ impl ReportedStep {
 }
 
 impl PacingReport {
-    pub fn new(
-        mut domains: Vec<PacedDomain>,
-        stats: &SpeedStats,
-        mut types: Vec<PacedType>,
-        unfinished: usize,
-        abandoned: usize,
-    ) -> Self {
+    pub fn new(session: PacedSession<'_>) -> Self {
+        let PacedSession { mut domains, stats, mut types, .. } = session;
         for (domain, changes) in domains.iter_mut().zip(&stats.changes) {
             domain.changes = *changes;
             let lost = stats.lost.iter().find(|(number, _)| *number == domain.number);
             domain.lost = lost.map(|(_, reason)| reason.clone());
         }
-        types.iter_mut().for_each(PacedType::finish);
+        let cycle_j = (session.fastest.watts - session.idle_watts) / session.fastest.hz;
+        types.iter_mut().for_each(|one| one.finish(cycle_j));
         types.sort_by_key(|one| std::cmp::Reverse(one.tasks));
         let latency_us = stats.latency().map(|(median, p99)| Latency {
             median: median.as_secs_f64() * 1e6,
             p99: p99.as_secs_f64() * 1e6,
         });
-        Self { domains, latency_us, types, unfinished, abandoned }
+        let PacedSession { measured: measured_energy, unfinished, abandoned, .. } = session;
+        Self { domains, latency_us, measured_energy, types, unfinished, abandoned }
     }
 }
 
@@ -168,6 +204,13 @@ impl PacingReport {
             );
         }
         out.push('\n');
+        if let Some(MeasuredEnergy { joules, source }) = &self.measured_energy {
+            let _ = writeln!(
+                out,
+                "the processors used {} J for all work (measured by {source})",
+                significant(*joules)
+            );
+        }
         for domain in &self.domains {
             if let Some(reason) = &domain.lost {
                 let _ =
@@ -187,28 +230,37 @@ impl PacingReport {
         }
         let _ = writeln!(
             out,
-            "\n{:>8} {:>9} {:>7} {:>20} {:>9} {:>9}  type",
-            "tasks", "deadline", "target", "% missed", "CPU s", "MHz"
+            "\n{:>8} {:>9} {:>7} {:>20} {:>9} {:>6} {:>9} {:>5}  type",
+            "tasks", "deadline", "target", "% missed", "CPU s", "MHz", "J", "%"
         );
         for one in self.types.iter().take(top) {
             let _ = writeln!(
                 out,
-                "{:>8} {:>9} {:>7} {:>20} {:>9} {:>9}  {}",
+                "{:>8} {:>9} {:>7} {:>20} {:>9} {:>6} {:>9} {:>5}  {}",
                 count(one.tasks),
                 one.deadline_ms,
                 one.target,
                 one.missed_share.map_or_else(|| "-".to_owned(), interval),
                 significant(one.cpu_s),
                 one.mean_mhz.map_or_else(|| "-".to_owned(), |mhz| format!("{mhz:.0}")),
+                significant(one.modelled_j),
+                percent(one.modelled_j, one.fastest_modelled_j),
                 printable(&one.name)
             );
         }
         more_rows(out, self.types.len(), top, "types");
         let _ = writeln!(
             out,
-            "The deadline is in milliseconds; MHz is the mean speed at which the tasks ran."
+            "The deadline is in milliseconds; MHz is the mean speed at which the tasks ran. J is \
+            their\nenergy, modelled from the power of the levels; % is its share of what the \
+            fastest level\nwould have needed."
         );
     }
+}
+
+/// A share in percent, or "-".
+fn percent(part: f64, whole: f64) -> String {
+    if whole > 0.0 { format!("{:.1}", part / whole * 100.0) } else { "-".to_owned() }
 }
 
 impl Section for PacingReport {

@@ -7,17 +7,20 @@ use std::time::{Duration, Instant};
 use ::pace::{Levels, TaskRules, TraceTask};
 use anyhow::{Context as _, Result, anyhow, bail};
 use control::Response;
-use kernel::pace::cpufreq;
-use kernel::pace::speed_control::best_actuator;
+use kernel::pace::actuator::Actuator;
+use kernel::pace::cpufreq::{self, FrequencyDomain};
+use kernel::pace::energy_sensor::EnergySensors;
 use kernel::pace::speed_journal::{JOURNAL, SpeedJournal};
-use kernel::pace::{Pacing, TypeKey};
+use kernel::pace::{Pacing, TrackingRules, TypeKey};
 use kernel::session::{LiveThread, SessionOptions};
 use kernel::{ring, wire};
 
 use super::arguments::PacingOptions;
 use super::learned_type::{LearnedType, Margin};
 use super::metrics::pacing_metrics;
-use super::pacing_report::{PacedDomain, PacedType, PacingReport, ReportedStep};
+use super::pacing_report::{
+    MeasuredEnergy, PacedDomain, PacedSession, PacedType, PacingReport, ReportedStep,
+};
 use super::requests::{PaceRequest, REQUEST_KEY};
 use super::sample_store::SampleStore;
 use super::speed_thread::{GOVERNOR_SPELL, SpeedThread};
@@ -47,6 +50,7 @@ const JOURNAL_PATIENCE: Duration = Duration::from_secs(1);
 /// Paces the tasks of a session.
 pub struct PacingSetup {
     rules: TaskRules,
+    tracking_rules: TrackingRules,
     levels: Levels,
     store: SampleStore,
 }
@@ -58,9 +62,20 @@ impl PacingSetup {
         options.file.as_deref().map(|file| Self::read(file, store)).transpose()
     }
 
+    /// The same for a session that has all programs of the machine. Users whom the file of rules
+    /// does not name must not influence its speeds.
+    pub fn of_daemon(options: &PacingOptions) -> Result<Option<Self>> {
+        let mut setup = Self::of_options(options)?;
+        if let Some(setup) = &mut setup {
+            setup.tracking_rules.users.get_or_insert_default();
+        }
+        Ok(setup)
+    }
+
     /// Reads a file of task rules, and the levels of this machine.
     fn read(path: &Path, store: SampleStore) -> Result<Self> {
         let rules = rules::read(Some(path))?;
+        let tracking_rules = rules::tracking_rules(&rules)?;
         let domains =
             cpufreq::domains(Path::new("/")).context("cannot read the frequency domains")?;
         if domains.is_empty() {
@@ -71,7 +86,7 @@ impl PacingSetup {
         }
         if let Some(levels) = &rules.levels {
             let levels = level_set::find(levels)?.levels;
-            return Ok(Self { rules, levels, store });
+            return Ok(Self { rules, tracking_rules, levels, store });
         }
         let mut kinds = machine_levels::find().map_err(|error| {
             anyhow!("{error:#}; the file of rules names it by levels = \"FILE\"")
@@ -84,7 +99,7 @@ impl PacingSetup {
             );
         }
         let levels = kinds.remove(0).levels;
-        Ok(Self { rules, levels, store })
+        Ok(Self { rules, tracking_rules, levels, store })
     }
 }
 
@@ -95,17 +110,14 @@ impl ExtensionSetup for PacingSetup {
 
     fn start(self: Box<Self>, context: &mut SessionContext<'_>) -> Result<Box<dyn Extension>> {
         let root = Path::new("/");
-        let journal = SpeedJournal::open(Path::new(JOURNAL), JOURNAL_PATIENCE)?;
+        let mut journal = SpeedJournal::open(Path::new(JOURNAL), JOURNAL_PATIENCE)?;
         journal.restore(root)?;
-        let tasks = TrackedTasks::start(context, &self.rules)?;
-        let domains: Vec<_> = tasks
-            .domains()
-            .iter()
-            .map(|domain| (domain.clone(), best_actuator(root, domain)))
-            .collect();
+        let tasks = TrackedTasks::start(context, &self.tracking_rules)?;
+        let domains = with_actuators(root, tasks.domains(), self.rules.actuator.as_deref())?;
         let watchdog = SpeedWatchdog::start()?;
         let session = context.session.index;
         let pacing = Pacing::start(context.gate, session, tasks.domains(), GRACE, GOVERNOR_SPELL)?;
+        tasks.set_powers(&self.levels);
         let thread = SpeedThread::start(context.gate, journal, &domains)?;
         Ok(Box::new(PacingInSession {
             began_ns: 0,
@@ -121,12 +133,42 @@ impl ExtensionSetup for PacingSetup {
                 .iter()
                 .map(|(domain, actuator)| PacedDomain::new(domain, *actuator))
                 .collect(),
+            energy: EnergySensors::find(root),
             abandoned: 0,
             unfinished: 0,
             thread: Some(thread),
             watchdog: Some(watchdog),
         }))
     }
+}
+
+/// The domains, each with the actuator of this name or, without one, the best actuator.
+fn with_actuators(
+    root: &Path,
+    domains: &[FrequencyDomain],
+    name: Option<&str>,
+) -> Result<Vec<(FrequencyDomain, Actuator)>> {
+    let named = name.and_then(Actuator::of_name);
+    if named == Some(Actuator::Clamp) && domains.len() > 1 {
+        bail!(
+            "the actuator clamp sets one speed for the whole machine, which has {}",
+            number_of(domains.len(), "frequency domain")
+        );
+    }
+    let with_actuator = |domain: &FrequencyDomain| {
+        let actuator = named.unwrap_or_else(|| Actuator::best(root, domain));
+        if !actuator.is_available(root, domain) {
+            bail!(
+                "policy{} does not have the actuator {} (driver {}, governor {})",
+                domain.number,
+                actuator.name(),
+                domain.driver,
+                domain.governor
+            );
+        }
+        Ok((domain.clone(), actuator))
+    };
+    domains.iter().map(with_actuator).collect()
 }
 
 /// A type, with what is learned of it.
@@ -153,6 +195,8 @@ struct PacingInSession {
     pacing: Pacing,
     margin: Margin,
     domains: Vec<PacedDomain>,
+    /// `None` if the machine does not measure energy.
+    energy: Option<EnergySensors>,
     abandoned: usize,
     unfinished: usize,
     /// Both are taken at the end of the session.
@@ -185,6 +229,9 @@ impl Extension for PacingInSession {
     fn tend(&mut self, context: &mut SessionContext<'_>) -> Result<()> {
         let Some(abandoned) = self.tasks.sweep(context.gate)? else { return Ok(()) };
         self.abandoned += abandoned;
+        if let Some(energy) = &mut self.energy {
+            energy.update();
+        }
         self.paced.iter_mut().for_each(|paced| paced.learned.tend());
         if let Some(watchdog) = &mut self.watchdog {
             watchdog.tend()?;
@@ -289,8 +336,16 @@ impl PacingInSession {
             schedule: paced.learned.active().map(ReportedStep::of_schedule),
             ..paced.report.clone()
         });
-        let domains = self.domains.clone();
-        PacingReport::new(domains, &stats, types.collect(), self.unfinished, self.abandoned)
+        PacingReport::new(PacedSession {
+            domains: self.domains.clone(),
+            stats: &stats,
+            types: types.collect(),
+            fastest: *self.levels.all().last().expect("there is a level"),
+            idle_watts: self.levels.idle_watts(),
+            measured: self.energy.as_ref().map(MeasuredEnergy::of_sensors),
+            unfinished: self.unfinished,
+            abandoned: self.abandoned,
+        })
     }
 
     /// Forgets what is known of types. Returns the names of those that are not known.

@@ -12,7 +12,7 @@ use crate::output::{Output, print_message};
 
 /// `tollgate pace restore`
 pub fn restore() -> Result<ExitCode> {
-    let journal = SpeedJournal::open(Path::new(JOURNAL), Duration::ZERO)?;
+    let mut journal = SpeedJournal::open(Path::new(JOURNAL), Duration::ZERO)?;
     let restored = journal.restore(Path::new("/"))?;
     let left = journal.read()?;
     Output::Stdout.write(&match restored.as_slice() {

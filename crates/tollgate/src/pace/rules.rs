@@ -3,12 +3,13 @@
 use std::path::Path;
 
 use ::pace::{DescriptorKind, TaskRule, TaskRules, parse_task_rules};
-use anyhow::Result;
-use kernel::pace::TrackingRule;
+use anyhow::{Context as _, Result};
+use kernel::pace::{TrackingRule, TrackingRules};
 use kernel::wire;
 
 use crate::file_problems;
 use crate::source_file::SourceFile;
+use crate::user;
 
 /// The kind of file, in messages.
 const KIND: &str = "file of task rules";
@@ -25,8 +26,21 @@ pub fn read(path: Option<&Path>) -> Result<TaskRules> {
     parse_task_rules(&source.text).map_err(|problems| file_problems::error(&source, &problems))
 }
 
-/// A rule as the gate needs it.
-pub fn tracking_rule(rule: &TaskRule) -> TrackingRule {
+/// The rules as the gate needs them, with the users that the file names.
+pub fn tracking_rules(rules: &TaskRules) -> Result<TrackingRules> {
+    let uid = |name: &String| match name.parse() {
+        Ok(uid) => Ok(uid),
+        Err(_) => user::find(name).map(|identity| identity.uid),
+    };
+    let users = rules.users.as_ref().map(|names| names.iter().map(uid).collect());
+    Ok(TrackingRules {
+        rules: rules.rules.iter().map(tracking_rule).collect(),
+        exempt: rules.exempt.clone(),
+        users: users.transpose().context("the file of task rules names unknown users")?,
+    })
+}
+
+fn tracking_rule(rule: &TaskRule) -> TrackingRule {
     let bits = rule.descriptors.iter().map(|kind| 1 << descriptor(*kind));
     TrackingRule {
         program: rule.program.clone(),
@@ -58,6 +72,9 @@ pub fn descriptor_name(number: u32) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use ::pace::ACTUATORS;
+    use kernel::pace::actuator::Actuator;
+
     use super::*;
 
     #[test]
@@ -65,6 +82,22 @@ mod tests {
         let rules = read(None).unwrap();
         let names: Vec<_> = rules.rules.iter().map(|rule| rule.name.as_str()).collect();
         assert_eq!(names, ["input", "events", "timer", "message"]);
+    }
+
+    #[test]
+    fn actuators_have_their_names() {
+        assert_eq!(ACTUATORS, Actuator::ALL.map(Actuator::name));
+    }
+
+    #[test]
+    fn users_are_found() {
+        let of = |names: &[&str]| {
+            let users = Some(names.iter().map(|name| (*name).to_owned()).collect());
+            tracking_rules(&TaskRules { users, ..TaskRules::default() })
+        };
+        assert_eq!(of(&["root", "1234"]).unwrap().users.unwrap(), [0, 1234]);
+        assert!(format!("{:#}", of(&["no such"]).unwrap_err()).contains("there is no user"));
+        assert_eq!(tracking_rules(&TaskRules::default()).unwrap().users, None);
     }
 
     #[test]

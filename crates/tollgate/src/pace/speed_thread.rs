@@ -11,9 +11,10 @@ use anyhow::{Context as _, Result};
 use kernel::clock::now_ns;
 use kernel::gate::Gate;
 use kernel::pace::WantedSpeeds;
+use kernel::pace::actuator::Actuator;
 use kernel::pace::cpufreq::FrequencyDomain;
-use kernel::pace::speed_control::{Actuator, OTHER_GOVERNOR, OriginalSpeed, Setting, SpeedControl};
-use kernel::pace::speed_journal::SpeedJournal;
+use kernel::pace::speed_control::{OTHER_GOVERNOR, Setting, SpeedControl};
+use kernel::pace::speed_journal::{JournalEntry, SpeedJournal};
 use kernel::process;
 
 use super::domain_speed::{DomainSpeed, SpeedTiming};
@@ -152,7 +153,7 @@ impl SpeedSetter {
         for domain in &mut self.controlled {
             let spell = match domain.control.original().actuator {
                 Actuator::SetSpeed => GOVERNOR_SPELL,
-                Actuator::Bounds => BOUNDS_SPELL,
+                Actuator::Bounds | Actuator::Preference | Actuator::Clamp => BOUNDS_SPELL,
             };
             domain.speed = Some(DomainSpeed::new(SpeedTiming {
                 range: domain.range,
@@ -204,10 +205,18 @@ impl SpeedSetter {
     fn set(&mut self, index: usize, setting: Setting) -> io::Result<()> {
         let root = Path::new("/");
         let control = &mut self.controlled[index].control;
-        if control.is_released() && control.reread(root)? {
-            self.write_journal().map_err(io::Error::other)?;
+        if control.is_released() {
+            if control.reread(root)? {
+                self.write_journal().map_err(io::Error::other)?;
+            }
+            self.journal.mark(index, false)?;
         }
-        self.controlled[index].control.set(root, setting)
+        let control = &mut self.controlled[index].control;
+        control.set(root, setting)?;
+        match control.is_released() {
+            true => self.journal.mark(index, true),
+            false => Ok(()),
+        }
     }
 
     /// This process does not control a domain any more.
@@ -261,10 +270,13 @@ impl SpeedSetter {
         times[times.len() / 2]
     }
 
-    fn write_journal(&self) -> Result<()> {
-        let originals: Vec<OriginalSpeed> =
-            self.controlled.iter().map(|domain| domain.control.original().clone()).collect();
-        Ok(self.journal.write(&originals)?)
+    fn write_journal(&mut self) -> Result<()> {
+        let entry = |domain: &Controlled| JournalEntry {
+            original: domain.control.original().clone(),
+            is_released: domain.control.is_released(),
+        };
+        let entries: Vec<_> = self.controlled.iter().map(entry).collect();
+        Ok(self.journal.write(&entries)?)
     }
 
     /// Restores all domains. What cannot be restored now, because it is offline, stays in the
@@ -273,7 +285,8 @@ impl SpeedSetter {
         let mut left = Vec::new();
         for Controlled { control, .. } in &mut self.controlled {
             if control.set(Path::new("/"), Setting::System).is_err() {
-                left.push(control.original().clone());
+                let original = control.original().clone();
+                left.push(JournalEntry { original, is_released: false });
             }
         }
         Ok(self.journal.write(&left)?)

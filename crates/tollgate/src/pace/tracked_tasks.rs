@@ -4,14 +4,13 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use ::pace::TaskRules;
+use ::pace::{Level, Levels};
 use anyhow::{Context as _, Result, bail};
 use kernel::cpus;
 use kernel::gate::Gate;
-use kernel::pace::Tracking;
 use kernel::pace::cpufreq::{self, FrequencyDomain};
+use kernel::pace::{Tracking, TrackingRules};
 
-use super::rules::tracking_rule;
 use crate::extension::SessionContext;
 
 /// How often to search for abandoned tasks. Each search reads all tasks, and a session is tended
@@ -29,7 +28,7 @@ pub struct TrackedTasks {
 
 impl TrackedTasks {
     /// Starts to follow tasks by these rules.
-    pub fn start(context: &SessionContext<'_>, rules: &TaskRules) -> Result<Self> {
+    pub fn start(context: &SessionContext<'_>, rules: &TrackingRules) -> Result<Self> {
         let tracking = Tracking::open(context.gate)?;
         let khz = nominal_khz()?;
         for cpu in 0..cpus::possible() as u32 {
@@ -40,14 +39,19 @@ impl TrackedTasks {
         let session = context.session.index;
         let tasks = Self { session, tracking, domains, latest_sweep: Instant::now() };
         tasks.read_speeds();
-        let rules: Vec<_> = rules.rules.iter().map(tracking_rule).collect();
-        tasks.tracking.set_rules(session, &rules);
+        tasks.tracking.set_rules(session, rules);
         Ok(tasks)
     }
 
     /// The frequency domains of the machine.
     pub fn domains(&self) -> &[FrequencyDomain] {
         &self.domains
+    }
+
+    /// Sets the power of the processors at each level, by which the energy of tasks is modelled.
+    pub fn set_powers(&self, levels: &Levels) {
+        let power = |level: &Level| ((level.hz / 1e3) as u64, level.watts - levels.idle_watts());
+        self.tracking.set_powers(&levels.all().iter().map(power).collect::<Vec<_>>());
     }
 
     /// The tasks no longer decide the speeds.

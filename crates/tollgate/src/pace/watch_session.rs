@@ -6,6 +6,7 @@ use kernel::session::{LiveThread, SessionOptions};
 use kernel::{ring, wire};
 
 use super::recorder::Recorder;
+use super::rules;
 use super::tracked_tasks::TrackedTasks;
 use super::watch_outcome::WatchOutcome;
 use crate::extension::{Extension, ExtensionSetup, SessionContext};
@@ -24,7 +25,7 @@ impl ExtensionSetup for PaceWatchSetup {
     }
 
     fn start(self: Box<Self>, context: &mut SessionContext<'_>) -> Result<Box<dyn Extension>> {
-        let tasks = TrackedTasks::start(context, &self.rules)?;
+        let tasks = TrackedTasks::start(context, &rules::tracking_rules(&self.rules)?)?;
         let recorder = Recorder::new(self.rules);
         Ok(Box::new(PaceInSession { tasks, recorder, unfinished: 0, outcome: Some(self.outcome) }))
     }

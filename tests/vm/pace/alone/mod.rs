@@ -1,1 +1,2 @@
+mod counted;
 mod speeds;

@@ -1,0 +1,242 @@
+//! Counters of the energy that the processors use: powercap
+//! (Documentation/power/powercap/powercap.rst), or else the energy events of perf (the PMU `power`
+//! of arch/x86/events/rapl.c).
+
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// The counters of all processor packages.
+pub struct EnergySensors {
+    sensors: Vec<Sensor>,
+    source: EnergySource,
+}
+
+/// What the counters are read from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EnergySource {
+    /// `/sys/class/powercap`
+    Powercap,
+    /// The event `energy-pkg`.
+    Perf,
+}
+
+impl EnergySource {
+    /// The name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Powercap => "powercap",
+            Self::Perf => "perf",
+        }
+    }
+}
+
+enum Sensor {
+    Powercap {
+        counter: PathBuf,
+        /// The counter starts again at 0 after this value, in µJ.
+        range: u64,
+        latest: u64,
+        /// µJ since the sensor was found.
+        total: u64,
+    },
+    Perf {
+        event: File,
+        /// The energy of a count, in joules.
+        scale: f64,
+        count: u64,
+    },
+}
+
+impl EnergySensors {
+    /// The counters of this machine. `None` if it has none. `root` is `/` except in tests.
+    pub fn find(root: &Path) -> Option<Self> {
+        let powercap = powercap_packages(root);
+        let (sensors, source) = match powercap.is_empty() {
+            false => (powercap, EnergySource::Powercap),
+            true => (perf_packages(root), EnergySource::Perf),
+        };
+        (!sensors.is_empty()).then_some(Self { sensors, source })
+    }
+
+    /// What the counters are read from.
+    pub fn source(&self) -> EnergySource {
+        self.source
+    }
+
+    /// Reads the counters. A counter of powercap is read correctly only if it is read before it has
+    /// started again twice, which takes minutes.
+    pub fn update(&mut self) {
+        self.sensors.iter_mut().for_each(Sensor::update);
+    }
+
+    /// The energy since the counters were found, as of the latest update, in joules.
+    pub fn joules(&self) -> f64 {
+        self.sensors.iter().map(Sensor::joules).sum()
+    }
+}
+
+impl Sensor {
+    fn update(&mut self) {
+        match self {
+            Self::Powercap { counter, range, latest, total } => {
+                let Some(now) = number::<u64>(counter) else { return };
+                *total += match now >= *latest {
+                    true => now - *latest,
+                    false => (*range + now).saturating_sub(*latest),
+                };
+                *latest = now;
+            }
+            Self::Perf { event, count, .. } => {
+                let mut bytes = [0; 8];
+                if event.read_exact(&mut bytes).is_ok() {
+                    *count = u64::from_ne_bytes(bytes);
+                }
+            }
+        }
+    }
+
+    fn joules(&self) -> f64 {
+        match self {
+            Self::Powercap { total, .. } => *total as f64 / 1e6,
+            Self::Perf { scale, count, .. } => *count as f64 * scale,
+        }
+    }
+}
+
+fn number<T: std::str::FromStr>(path: &Path) -> Option<T> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// The zones of whole packages. Their parts, such as `core`, have zones of their own.
+fn powercap_packages(root: &Path) -> Vec<Sensor> {
+    let Ok(zones) = fs::read_dir(root.join("sys/class/powercap")) else { return Vec::new() };
+    let sensor = |zone: PathBuf| {
+        let name = fs::read_to_string(zone.join("name")).ok()?;
+        if !name.starts_with("package-") {
+            return None;
+        }
+        let counter = zone.join("energy_uj");
+        let latest = number(&counter)?;
+        let range = number(&zone.join("max_energy_range_uj"))?;
+        Some(Sensor::Powercap { counter, range, latest, total: 0 })
+    };
+    zones.filter_map(|zone| sensor(zone.ok()?.path())).collect()
+}
+
+/// A counter of the event `energy-pkg` for each package.
+fn perf_packages(root: &Path) -> Vec<Sensor> {
+    let Some((attributes, scale, cpus)) = perf_event(root) else { return Vec::new() };
+    let sensor = |cpu| {
+        let event = open_event(&attributes, cpu)?;
+        Some(Sensor::Perf { event, scale, count: 0 })
+    };
+    cpus.into_iter().filter_map(sensor).collect()
+}
+
+/// The attributes of the event `energy-pkg`, the energy of a count, and a processor of each
+/// package.
+fn perf_event(root: &Path) -> Option<(libbpf_rs::libbpf_sys::perf_event_attr, f64, Vec<i32>)> {
+    let pmu = root.join("sys/bus/event_source/devices/power");
+    let event = fs::read_to_string(pmu.join("events/energy-pkg")).ok()?;
+    let config = event.trim().strip_prefix("event=0x")?;
+    let attributes = libbpf_rs::libbpf_sys::perf_event_attr {
+        type_: number(&pmu.join("type"))?,
+        size: size_of::<libbpf_rs::libbpf_sys::perf_event_attr>() as u32,
+        config: u64::from_str_radix(config, 16).ok()?,
+        ..Default::default()
+    };
+    let scale = number(&pmu.join("events/energy-pkg.scale"))?;
+    let cpus = fs::read_to_string(pmu.join("cpumask")).ok()?;
+    Some((attributes, scale, cpu_list(&cpus)?))
+}
+
+/// The processors of a list such as "0,18" or "0-1".
+fn cpu_list(text: &str) -> Option<Vec<i32>> {
+    let mut cpus = Vec::new();
+    for part in text.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        cpus.extend(first.parse::<i32>().ok()?..=last.parse().ok()?);
+    }
+    Some(cpus)
+}
+
+fn open_event(attributes: &libbpf_rs::libbpf_sys::perf_event_attr, cpu: i32) -> Option<File> {
+    const EVERY_PROCESS: i32 = -1;
+    const NO_GROUP: i32 = -1;
+    // SAFETY: the attributes live until the call is over.
+    let event = unsafe {
+        libc::syscall(
+            libc::SYS_perf_event_open,
+            std::ptr::from_ref(attributes),
+            EVERY_PROCESS,
+            cpu,
+            NO_GROUP,
+            libbpf_rs::libbpf_sys::PERF_FLAG_FD_CLOEXEC,
+        )
+    };
+    if event < 0 {
+        return None;
+    }
+    // SAFETY: a new descriptor, which nothing else owns.
+    Some(File::from(unsafe { OwnedFd::from_raw_fd(event as i32) }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(root: &Path, file: &str, text: &str) {
+        let path = root.join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    #[test]
+    fn energy_of_packages_is_added_across_the_end_of_a_counter() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        assert!(EnergySensors::find(root).is_none());
+        for (zone, name) in
+            [("intel-rapl:0", "package-0"), ("intel-rapl:0:0", "core"), ("intel-rapl:1", "psys")]
+        {
+            let file = |name: &str| format!("sys/class/powercap/{zone}/{name}");
+            write(root, &file("name"), &format!("{name}\n"));
+            write(root, &file("energy_uj"), "900000\n");
+            write(root, &file("max_energy_range_uj"), "1000000\n");
+        }
+        let mut sensors = EnergySensors::find(root).unwrap();
+        assert_eq!(sensors.source().name(), "powercap");
+        let counter = "sys/class/powercap/intel-rapl:0/energy_uj";
+        for (value, joules) in [("950000", 0.05), ("200000", 0.3), ("200000", 0.3)] {
+            write(root, counter, value);
+            sensors.update();
+            assert!((sensors.joules() - joules).abs() < 1e-9, "{value}: {}", sensors.joules());
+        }
+        // A zone that cannot be read adds nothing.
+        fs::remove_file(root.join(counter)).unwrap();
+        sensors.update();
+        assert!((sensors.joules() - 0.3).abs() < 1e-9);
+    }
+
+    #[test]
+    fn event_of_perf_is_described_by_sysfs() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        for (file, text) in [
+            ("type", "21\n"),
+            ("cpumask", "0,18-19\n"),
+            ("events/energy-pkg", "event=0x02\n"),
+            ("events/energy-pkg.scale", "2.3283064365386962890625e-10\n"),
+        ] {
+            write(root, &format!("sys/bus/event_source/devices/power/{file}"), text);
+        }
+        let (attributes, scale, cpus) = perf_event(root).unwrap();
+        assert_eq!((attributes.type_, attributes.config), (21, 2));
+        // 2^-32 J, the unit of the kernel's counter.
+        assert_eq!(scale, 2.0_f64.powi(-32));
+        assert_eq!(cpus, [0, 18, 19]);
+        assert_eq!(cpu_list("one"), None);
+    }
+}

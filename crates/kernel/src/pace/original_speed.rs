@@ -1,0 +1,79 @@
+//! How a frequency domain was before its speed was set, and how it becomes so again.
+
+use std::path::Path;
+use std::{fs, io};
+
+use super::actuator::{Actuator, USERSPACE, clamp_file, preference_file};
+use super::cpufreq::domain_folder;
+
+/// How a domain was before its speed was set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OriginalSpeed {
+    /// The number in the name of the folder `policyN`.
+    pub domain: u32,
+    /// By what its speed is set.
+    pub actuator: Actuator,
+    /// Its governor.
+    pub governor: String,
+    /// `scaling_min_freq` and `scaling_max_freq`, in kHz.
+    pub bounds: (u64, u64),
+    /// The word in the actuator's own file: `scaling_setspeed` if the governor was `userspace`, the
+    /// preference, or the clamp. `None`: there is nothing to restore in it.
+    pub value: Option<String>,
+}
+
+impl OriginalSpeed {
+    /// Reads how a domain is. `root` is `/` except in tests.
+    pub fn read(root: &Path, domain: u32, actuator: Actuator) -> io::Result<Self> {
+        let folder = domain_folder(root, domain);
+        let read = |file: &str| fs::read_to_string(folder.join(file));
+        let governor = read("scaling_governor")?.trim().to_owned();
+        let value = match actuator {
+            Actuator::SetSpeed if governor == USERSPACE => Some(read("scaling_setspeed")?),
+            Actuator::SetSpeed | Actuator::Bounds => None,
+            Actuator::Preference => Some(fs::read_to_string(preference_file(&folder))?),
+            Actuator::Clamp => Some(fs::read_to_string(clamp_file(root))?),
+        };
+        let khz = |file: &str| -> io::Result<u64> {
+            let text = read(file)?;
+            text.trim().parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))
+        };
+        let bounds = (khz("scaling_min_freq")?, khz("scaling_max_freq")?);
+        let value = value.map(|text| text.trim().to_owned());
+        Ok(Self { domain, actuator, governor, bounds, value })
+    }
+
+    /// Restores the domain. A governor that another process has set meanwhile is kept.
+    pub fn restore(&self, root: &Path) -> io::Result<()> {
+        let folder = domain_folder(root, self.domain);
+        let governor = folder.join("scaling_governor");
+        let now = fs::read_to_string(&governor)?;
+        let value = self.value.as_deref().unwrap_or_default();
+        match self.actuator {
+            Actuator::SetSpeed if now.trim() != USERSPACE => Ok(()),
+            Actuator::SetSpeed if self.governor == USERSPACE => {
+                fs::write(folder.join("scaling_setspeed"), value)
+            }
+            Actuator::SetSpeed => fs::write(governor, &self.governor),
+            Actuator::Bounds => write_bounds(&folder, self.bounds),
+            // The governor performance of intel_pstate has a preference of its own.
+            Actuator::Preference if now.trim() != self.governor => Ok(()),
+            Actuator::Preference => fs::write(preference_file(&folder), value),
+            Actuator::Clamp => fs::write(clamp_file(root), value),
+        }
+    }
+}
+
+/// Writes both bounds. The kernel refuses a minimum above the maximum, so the one that moves away
+/// from the other is first.
+fn write_bounds(folder: &Path, (min, max): (u64, u64)) -> io::Result<()> {
+    let (min_file, max_file) = (folder.join("scaling_min_freq"), folder.join("scaling_max_freq"));
+    let now = fs::read_to_string(&max_file)?.trim().parse().unwrap_or(0_u64);
+    if max >= now {
+        fs::write(max_file, max.to_string())?;
+        fs::write(min_file, min.to_string())
+    } else {
+        fs::write(min_file, min.to_string())?;
+        fs::write(max_file, max.to_string())
+    }
+}
