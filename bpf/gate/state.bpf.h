@@ -89,4 +89,23 @@ static __always_inline void *reserve_record(u32 session, u64 bytes, enum loss re
 	return record;
 }
 
+/*
+ * The flags of bpf_ringbuf_submit for a record that may wait until user space reads the buffer,
+ * which it does each 100 ms. A wake-up takes the current thread more than a microsecond. Only a
+ * record with which half of the buffer is used wakes up user space. A record that must not wait is
+ * submitted with BPF_RB_FORCE_WAKEUP: without flags, it wakes up user space only if all earlier
+ * ones have been read.
+ */
+static __always_inline u64 lazy_wakeup(u32 session, u64 bytes)
+{
+	void *ring = bpf_map_lookup_elem(&records, &session);
+	u64 used, half;
+
+	if (!ring)
+		return BPF_RB_NO_WAKEUP;
+	used = bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA);
+	half = bpf_ringbuf_query(ring, BPF_RB_RING_SIZE) / 2;
+	return used >= half && used < half + 2 * bytes ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
+}
+
 #endif

@@ -37,7 +37,7 @@ static __always_inline void guard_report_event(struct thread_state *thread, u32 
 	event->restraint = restraint;
 	event->precall = cold->precall;
 	bpf_probe_read_kernel(event->comm, sizeof(event->comm), &task->comm);
-	bpf_ringbuf_submit(event, 0);
+	bpf_ringbuf_submit(event, BPF_RB_FORCE_WAKEUP);
 }
 
 /* pH's delay: 2^LFC times the factor. */

@@ -136,7 +136,7 @@ __noinline u32 profile_slot_of(u64 address, u32 session, u64 scope)
 		if (config.enabled & GUARD_SCOPED)
 			bpf_probe_read_kernel(&record->scope, sizeof(record->scope),
 					      identity_name());
-		bpf_ringbuf_submit(record, 0);
+		bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
 	}
 	return slot;
 }

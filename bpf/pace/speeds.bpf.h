@@ -349,9 +349,12 @@ __noinline int pace_run_paced(u32 entry, u64 now)
 /* A task has ended. */
 static __always_inline void pace_end_pacing(struct pace_task *task, u64 now)
 {
-	u32 domain = __sync_lock_test_and_set(&task->domain, 0);
+	u32 domain;
 
-	if (unlikely(domain))
+	if (likely(!READ_ONCE(task->domain)))
+		return;
+	domain = __sync_lock_test_and_set(&task->domain, 0);
+	if (domain)
 		pace_leave_domain(domain - 1, now);
 }
 

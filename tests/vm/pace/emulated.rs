@@ -48,16 +48,19 @@ pub fn governors() -> Vec<String> {
 
 /// A `tollgate run --pace` of this number of tasks.
 pub fn paced(tasks: u64) -> Job {
-    let inputs = folder();
-    let rules = inputs.path().join("rules.toml");
+    // The files are read when the command starts.
+    paced_with_store(tasks, &folder().keep())
+}
+
+/// The same, with the samples of earlier runs that are stored in a folder.
+pub fn paced_with_store(tasks: u64, folder: &Path) -> Job {
+    let rules = folder.join("rules.toml");
     let text =
         format!("[[type]]\nname = \"frame\"\ndeadline-ms = {DEADLINE_MS}\ntarget = {TARGET}\n");
     fs::write(&rules, text).expect("the folder is ours");
     let command = workload(&format!("slowed-tasks {tasks} {} {DEADLINE_MS} 1", DEADLINE_MS + 10));
-    // The file is read when the command starts.
-    let inputs = inputs.keep();
-    let mut job = Job::run(&format!("--pace {}", inputs.join("rules.toml").display()), command);
-    job.command.env("TOLLGATE_PACE_STORE", inputs.join("store"));
+    let mut job = Job::run(&format!("--pace {}", rules.display()), command);
+    job.command.env("TOLLGATE_PACE_STORE", folder.join("store"));
     job
 }
 
