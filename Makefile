@@ -4,7 +4,7 @@
 BIN    = $(or $(CARGO_TARGET_DIR),target)/x86_64-unknown-linux-gnu/release
 PREFIX = /usr/local
 
-.PHONY: help setup build demo demo-services check lint unit test test-all vm fuzz bench fresh install uninstall deb clean
+.PHONY: help setup build demo demo-services demands check lint unit test test-all vm fuzz bench fresh install uninstall deb clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 22
@@ -53,6 +53,10 @@ fuzz: ## fuzz the plugin compiler with libFuzzer for two minutes (root: also in 
 bench: build ## measure the cost of the gate on this machine, and test the lab (root)
 	@scripts/setup bench
 	@scripts/bench
+
+demands: build ## record the tasks of four real programs, and compare the policies (root)
+	@scripts/setup demands
+	@scripts/demands target/demands
 
 fresh: ## run demo and tests in a new, minimal Debian 12 (root)
 	@scripts/setup fresh

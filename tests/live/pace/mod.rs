@@ -26,6 +26,13 @@ fn watch(rules: Option<&str>, arguments: &str) -> Watched {
 }
 
 fn watch_command(rules: Option<&str>, command: Vec<std::ffi::OsString>) -> Watched {
+    let (watched, document) = watch_with_losses(rules, command);
+    report::none_lost(&document);
+    watched
+}
+
+/// The same, for operations that the gate denies. Also returns the whole report.
+fn watch_with_losses(rules: Option<&str>, command: Vec<std::ffi::OsString>) -> (Watched, Value) {
     let inputs = folder();
     let trace = inputs.path().join("trace");
     let mut options = format!("--levels rightspeed --trace {}", trace.display());
@@ -37,8 +44,8 @@ fn watch_command(rules: Option<&str>, command: Vec<std::ffi::OsString>) -> Watch
     let ran = Job::pace_watch(&options, command).finish().success();
     let document = fs::read(ran.path("report")).expect("there is a report");
     let document: Value = serde_json::from_slice(&document).expect("JSON");
-    report::none_lost(&document);
-    Watched { pace: document["pace"].clone(), tasks: read_trace(&trace), out: ran.text() }
+    let (pace, tasks) = (document["pace"].clone(), read_trace(&trace));
+    (Watched { pace, tasks, out: ran.text() }, document)
 }
 
 fn read_trace(path: &Path) -> Vec<(u64, f64)> {
@@ -127,6 +134,14 @@ name = \"frame\"
 program = \"workloads\"
 deadline-ms = 7
 ";
+
+#[test]
+fn exempt_program_has_no_task() {
+    let exempt = format!("exempt = [\"other\", \"workloads\"]\n{NO_RULE}");
+    assert_eq!(watch(Some(&exempt), "chained-tasks 10").types(), []);
+    let other = format!("exempt = [\"other\"]\n{NO_RULE}");
+    assert_eq!(watch(Some(&other), "chained-tasks 10").only_type().1, 10);
+}
 
 #[test]
 fn a_thousand_tasks_at_once_end_by_another_thread() {

@@ -31,8 +31,10 @@ fn check_targets(runs: u64, tasks: u64) {
         // It measures a little more than the task, so that a few tasks are late only for it.
         let late = tasks - met;
         assert!(found <= late && late - found <= tasks / 100 + 1, "{met} met, {found} missed");
-        // Less than half of the time passed at the fastest speed, as the register showed.
-        assert!(at_speed[0] < at_speed.iter().sum::<u64>() / 2, "{at_speed:?}: {pacing}");
+        // Much of the work was done at lower speeds, as the register showed.
+        assert!(at_speed[0] < at_speed.iter().sum::<u64>() / 4 * 3, "{at_speed:?}: {pacing}");
+        let mhz = kind["mean_mhz"].as_f64().expect("a speed");
+        assert!(mhz < 2700.0, "{pacing}");
         missed += found;
     }
     let all = (runs * tasks) as f64;
