@@ -1,6 +1,6 @@
 <?php
-// Shows a source file with numbered lines, highlighted words, and their frequencies. scripts/demands
-// measures the work of its requests, which depends on the size of the file.
+// Shows a source file with numbered lines, highlighted words, and their frequencies. The
+// work of a request depends on the size of the file. scripts/demands records it.
 $files = glob('/usr/lib/python3*/*.py');
 $text = file_get_contents($files[(int) ($_GET['file'] ?? 0) % count($files)]);
 $keywords = '/\b(def|class|return|if|elif|else|for|while|import|from|try|except|with|yield)\b/';

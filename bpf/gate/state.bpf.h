@@ -91,12 +91,13 @@ static __always_inline void *reserve_record(u32 session, u64 bytes, enum loss re
 
 /*
  * The flags of bpf_ringbuf_submit for a record that may wait until user space reads the buffer,
- * which it does each 100 ms. A wake-up takes the current thread more than a microsecond. Only a
- * record with which half of the buffer is used wakes up user space. A record that must not wait is
- * submitted with BPF_RB_FORCE_WAKEUP: without flags, it wakes up user space only if all earlier
- * ones have been read.
+ * which it does each 100 ms. A wake-up interrupts the current thread. Only the record that fills
+ * the buffer to one half wakes up user space; the tolerance of two records is for their headers,
+ * and for those that are reserved at the same time. A record that must not wait is submitted with
+ * BPF_RB_FORCE_WAKEUP: without flags, a record wakes up user space only if all earlier ones have
+ * been read.
  */
-static __always_inline u64 lazy_wakeup(u32 session, u64 bytes)
+static __always_inline u64 deferred_wakeup(u32 session, u64 bytes)
 {
 	void *ring = bpf_map_lookup_elem(&records, &session);
 	u64 used, half;

@@ -10,7 +10,7 @@
 /* include/linux/sched.h, the state of a task that is being woken; not in BTF */
 #define STATE_WAKING 0x200
 
-/* A thread leaves its task at once. This is a global function, as below. */
+/* Removes a thread from its task. It is a global function, so that it is verified once. */
 __noinline int pace_leave_task(u32 slot, u32 how)
 {
 	if (!(config.enabled & PACE))

@@ -211,8 +211,8 @@ static __always_inline void pace_leave_domain(u32 domain, u64 now)
 
 /*
  * Starts the timer of a processor on which the thread of a task runs. It expires when the task's
- * next step begins, as the domain was evaluated last. While the task is slowed, it expires earlier,
- * to search for other work.
+ * next step begins, as computed by the latest pace_evaluate(). While the task is slowed, it expires
+ * earlier, to search for other work.
  */
 static __always_inline void pace_arm(u32 cpu, struct pace_task *task)
 {

@@ -80,6 +80,7 @@ static __always_inline void pace_add_work(struct pace_task *task, struct pace_cp
 		return;
 	/* A second at 5 GHz is 5 * 10^15 before the division. */
 	cycles = ns * at->khz / KHZ_PER_GHZ;
+	/* A nanosecond at a milliwatt is a picojoule. */
 	energy_pj = ns * at->milliwatts;
 	for (i = 0; i < PACE_NESTED && task; i++) {
 		__sync_fetch_and_add(&task->cpu_ns, ns);

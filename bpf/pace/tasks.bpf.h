@@ -6,8 +6,8 @@
 #include "pace/speeds.bpf.h"
 
 /*
- * Gives back the entry of a task that has ended. Each processor keeps one entry, because the queue
- * takes a lock.
+ * Gives back the entry of a task that has ended. Each processor keeps one free entry, so that most
+ * tasks need not take the lock of the queue.
  */
 static __always_inline void pace_free(u32 entry)
 {
@@ -52,7 +52,7 @@ static __always_inline void pace_end(struct pace_task *task, u32 how, u64 now)
 		record->pid = task->visible_pid;
 		record->unused = 0;
 		__builtin_memcpy(record->program, task->program, sizeof(record->program));
-		bpf_ringbuf_submit(record, lazy_wakeup(task->session, sizeof(*record)));
+		bpf_ringbuf_submit(record, deferred_wakeup(task->session, sizeof(*record)));
 	}
 	pace_end_pacing(task, now);
 	WRITE_ONCE(task->state, PACE_FREE);
@@ -98,7 +98,10 @@ __noinline int pace_find_program(u32 slot)
 	return 0;
 }
 
-/* Whether a thread works on no task, because its program is exempt. Also finds its program. */
+/*
+ * Whether a thread works on no task, because its program is exempt. From the first call on, its
+ * program is known.
+ */
 static __always_inline bool pace_is_exempt(u32 slot)
 {
 	struct pace_thread *of = pace_of(slot);

@@ -15,8 +15,9 @@
 #define PACE_STEPS 16
 /* The maximum number of speeds whose power is known. */
 #define PACE_POWERS 64
-/* The maximum number of exempt programs of a session, and of users who may request operations. */
+/* The maximum number of exempt programs of a session: as many as rules. */
 #define PACE_EXEMPT 16
+/* The maximum number of users who may request operations in a session: as many as rules. */
 #define PACE_USERS 16
 #define PACE_PROGRAM_LEN 16
 #define PACE_NAME_LEN 64

@@ -11,13 +11,13 @@ import threading
 import time
 from fcntl import ioctl
 
-# The median and the deviation (of the logarithm) of the time between two keys: some 80 words a
-# minute.
+# The median of the time between two keys, and the standard deviation of its logarithm: some 80
+# words a minute.
 INTERVAL_S = 0.14
 DEVIATION = 0.5
 ROWS, COLUMNS = 50, 160
 LINE = "static int value_%d(struct table *table, int index) { return table->entry[index]; }"
-# What a key of the command mode does: movements, searches, substitutions, and the undoing of them.
+# What keys of vim's normal mode do: movements, searches, substitutions, and the undoing of them.
 COMMANDS = ["\x06", "\x02", "gg", "G", "/entry\r", "n", ":%s/table/list/g\r", "u", "dd", "p", "u"]
 
 

@@ -12,7 +12,7 @@ const SCHEDUTIL: &str = "schedutil";
 /// The preferences of Documentation/admin-guide/pm/intel_pstate.rst, from slow to fast.
 const PREFERENCES: [&str; 4] = ["power", "balance_power", "balance_performance", "performance"];
 
-/// By what the speed of a domain is set.
+/// How the speed of a domain is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Actuator {
     /// `scaling_setspeed` with the governor `userspace`. The speed changes at once.
@@ -20,8 +20,8 @@ pub enum Actuator {
     /// `scaling_min_freq` and `scaling_max_freq`. The system's governor stays, and applies them
     /// when it next chooses a speed.
     Bounds,
-    /// `energy_performance_preference`: the processor itself chooses speeds, and prefers fast or
-    /// saving ones. Never run on hardware.
+    /// `energy_performance_preference`: the processor chooses speeds itself, and favours
+    /// performance or energy. Never run on hardware.
     Preference,
     /// `sched_util_clamp_max`: the utilization that schedutil takes for the maximum. It holds for
     /// the whole machine, which must have one domain. Never run on hardware.
@@ -29,7 +29,7 @@ pub enum Actuator {
 }
 
 impl Actuator {
-    /// All actuators, the preferred one first.
+    /// All actuators. The first one that a domain has is used, unless a file of rules names one.
     pub const ALL: [Self; 4] = [Self::SetSpeed, Self::Bounds, Self::Preference, Self::Clamp];
 
     /// The name in files of rules, in reports and in the journal.

@@ -1,4 +1,4 @@
-//! Counters of the energy that the processors use: powercap
+//! Sensors of the energy that the processors use: powercap
 //! (Documentation/power/powercap/powercap.rst), or else the energy events of perf (the PMU `power`
 //! of arch/x86/events/rapl.c).
 
@@ -35,7 +35,7 @@ impl EnergySource {
 enum Sensor {
     Powercap {
         counter: PathBuf,
-        /// The counter starts again at 0 after this value, in µJ.
+        /// The counter wraps around to 0 after this value, in µJ.
         range: u64,
         latest: u64,
         /// µJ since the sensor was found.
@@ -65,8 +65,8 @@ impl EnergySensors {
         self.source
     }
 
-    /// Reads the counters. A counter of powercap is read correctly only if it is read before it has
-    /// started again twice, which takes minutes.
+    /// Reads the counters. They must be read before one wraps around twice: at 100 W, a range of
+    /// 262 kJ (the usual one of RAPL) lasts 43 minutes.
     pub fn update(&mut self) {
         self.sensors.iter_mut().for_each(Sensor::update);
     }
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn energy_of_packages_is_added_across_the_end_of_a_counter() {
+    fn energy_of_packages_is_added_across_a_wraparound() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path();
         assert!(EnergySensors::find(root).is_none());

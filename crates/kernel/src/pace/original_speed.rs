@@ -1,4 +1,4 @@
-//! How a frequency domain was before its speed was set, and how it becomes so again.
+//! The settings of a frequency domain before its speed was set, and their restoration.
 
 use std::path::Path;
 use std::{fs, io};
@@ -11,13 +11,13 @@ use super::cpufreq::domain_folder;
 pub struct OriginalSpeed {
     /// The number in the name of the folder `policyN`.
     pub domain: u32,
-    /// By what its speed is set.
+    /// How its speed is set.
     pub actuator: Actuator,
     /// Its governor.
     pub governor: String,
     /// `scaling_min_freq` and `scaling_max_freq`, in kHz.
     pub bounds: (u64, u64),
-    /// The word in the actuator's own file: `scaling_setspeed` if the governor was `userspace`, the
+    /// The content of the actuator's own file: `scaling_setspeed` if the governor was `userspace`, the
     /// preference, or the clamp. `None`: there is nothing to restore in it.
     pub value: Option<String>,
 }

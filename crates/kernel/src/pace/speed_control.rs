@@ -128,18 +128,18 @@ impl SpeedControl {
             Setting::System => return Ok(()),
         };
         match &mut self.files {
-            ControlFiles::SetSpeed(file) => write_word(file, if is_exact { khz } else { fastest }),
+            ControlFiles::SetSpeed(file) => write_value(file, if is_exact { khz } else { fastest }),
             ControlFiles::Bounds { min: min_file, max: max_file, now } => {
                 let max = if is_exact { khz } else { self.original.bounds.1.max(khz) };
                 let wanted = (khz, max);
                 // The kernel refuses a minimum above the maximum, so the one that moves away from
                 // the other is first.
                 if wanted.1 >= now.1 {
-                    write_word(max_file, wanted.1)?;
-                    write_word(min_file, wanted.0)?;
+                    write_value(max_file, wanted.1)?;
+                    write_value(min_file, wanted.0)?;
                 } else {
-                    write_word(min_file, wanted.0)?;
-                    write_word(max_file, wanted.1)?;
+                    write_value(min_file, wanted.0)?;
+                    write_value(max_file, wanted.1)?;
                 }
                 *now = wanted;
                 Ok(())
@@ -150,14 +150,14 @@ impl SpeedControl {
                     names.iter().position(|name| Some(*name) == original)
                 };
                 let least = if is_exact { None } else { of_original() };
-                let wanted = rounded_up(khz, self.range, names.len() as u64 - 1) as usize;
-                write_word(file, names[wanted.max(least.unwrap_or(0))])
+                let wanted = position(khz, self.range, names.len() as u64 - 1) as usize;
+                write_value(file, names[wanted.max(least.unwrap_or(0))])
             }
             ControlFiles::Clamp(file) => {
                 let original = self.original.value.as_ref().and_then(|text| text.parse().ok());
-                let wanted = rounded_up(khz, (0, fastest), FULL_UTILIZATION);
+                let wanted = position(khz, (0, fastest), FULL_UTILIZATION);
                 let least = if is_exact { 0 } else { original.unwrap_or(FULL_UTILIZATION) };
-                write_word(file, wanted.max(least))
+                write_value(file, wanted.max(least))
             }
         }
     }
@@ -173,12 +173,12 @@ impl SpeedControl {
 }
 
 /// Writes to a file of sysfs, to which each write is a whole value.
-fn write_word(file: &File, word: impl std::fmt::Display) -> io::Result<()> {
-    file.write_all_at(format!("{word}\n").as_bytes(), 0)
+fn write_value(file: &File, value: impl std::fmt::Display) -> io::Result<()> {
+    file.write_all_at(format!("{value}\n").as_bytes(), 0)
 }
 
-/// The place of a speed in a range, as a number from 0 to `steps`, rounded up.
-fn rounded_up(khz: u64, (slowest, fastest): (u64, u64), steps: u64) -> u64 {
+/// The position of a speed in a range, as a number from 0 to `steps`, rounded up.
+fn position(khz: u64, (slowest, fastest): (u64, u64), steps: u64) -> u64 {
     ((khz - slowest) * steps).div_ceil((fastest - slowest).max(1))
 }
 

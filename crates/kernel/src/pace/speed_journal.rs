@@ -19,11 +19,11 @@ pub const JOURNAL: &str = "/run/tollgate-pace";
 /// How often to try again to take the lock.
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
-/// How the line of a domain begins whose speed is set, and that of a released one.
+/// The first character of a line: the speed of the domain is set, or the domain is released.
 const SET: char = '+';
 const RELEASED: char = '-';
 
-/// There is no value.
+/// Written in place of a value that does not exist.
 const NO_VALUE: &str = "-";
 
 /// A domain in the journal.
@@ -31,7 +31,7 @@ const NO_VALUE: &str = "-";
 pub struct JournalEntry {
     /// How it was before its speed was set.
     pub original: OriginalSpeed,
-    /// The system has it, so nothing must be restored.
+    /// The domain is released, so nothing must be restored.
     pub is_released: bool,
 }
 
@@ -105,8 +105,8 @@ impl SpeedJournal {
         Ok(())
     }
 
-    /// Marks a domain of the written journal as released or not. This changes one byte, so that it
-    /// takes no time that a task would notice.
+    /// Marks a domain of the written journal as released or not. This writes one byte, because a task
+    /// waits for it.
     ///
     /// # Panics
     /// If the journal was not written, or has no such line.

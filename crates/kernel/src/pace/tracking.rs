@@ -184,8 +184,8 @@ impl Tracking {
         at.map_or(0, |power| power.milliwatts)
     }
 
-    /// Sets the power of a processor at each speed, in kHz and watts beyond those of an idle
-    /// processor, in ascending order. With more than [`wire::PACE_POWERS`], the slowest ones are
+    /// Sets the power of a processor at each speed: pairs of a speed in kHz and the power in watts
+    /// beyond that of an idle processor, in ascending order. With more than [`wire::PACE_POWERS`], the slowest ones are
     /// left out.
     pub fn set_powers(&self, powers: &[(u64, f64)]) {
         let powers = &powers[powers.len().saturating_sub(wire::PACE_POWERS as usize)..];

@@ -281,7 +281,7 @@ const PACING: &[Capability] = &[
     optional(
         "processor frequencies (cpufreq)",
         PACE,
-        "deadlines are watched, and frequencies stay as they are",
+        "tasks are recorded, and frequencies stay as they are",
         "the frequency driver of this processor; most virtual machines have none",
         |_| files::frequency_driver(),
     ),
@@ -295,14 +295,14 @@ const PACING: &[Capability] = &[
     optional(
         "energy preference",
         PACE,
-        "the other actuators; this one was never run on hardware",
+        "the other actuators are used",
         "intel_pstate or amd-pstate in active mode",
         |_| files::energy_preference(),
     ),
     optional(
         "utilization clamping (uclamp)",
         PACE,
-        "the other actuators; this one was never run on hardware",
+        "the other actuators are used",
         "a kernel with CONFIG_UCLAMP_TASK=y",
         |_| files::exists("/proc/sys/kernel/sched_util_clamp_max"),
     ),

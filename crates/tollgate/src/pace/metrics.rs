@@ -21,7 +21,7 @@ pub fn pacing_metrics(out: &mut String, report: &PacingReport) {
         "pace_modelled_joules_total",
         "counter",
         "Energy of tasks beyond that of an idle processor, modelled from the power of the levels.",
-        |one| one.modelled_j,
+        |one| one.modelled_joules,
     );
     of_types("pace_target", "gauge", "The share of tasks that should meet the deadline.", |one| {
         one.target
@@ -36,7 +36,7 @@ pub fn pacing_metrics(out: &mut String, report: &PacingReport) {
             out,
             "pace_measured_joules_total",
             "counter",
-            "Energy of the processors for all work, measured.",
+            "Measured energy of the processor packages, for all work.",
             value,
         );
     }
@@ -64,7 +64,7 @@ mod tests {
             domains: Vec::new(),
             latency_us: None,
             measured_energy: Some(MeasuredEnergy { joules: 9.0, source: "perf".into() }),
-            types: vec![PacedType { tasks: 7, modelled_j: 0.5, ..PacedType::new(&kind) }],
+            types: vec![PacedType { tasks: 7, modelled_joules: 0.5, ..PacedType::new(&kind) }],
             unfinished: 0,
             abandoned: 0,
         };

@@ -40,7 +40,7 @@ pub struct PacingReport {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct MeasuredEnergy {
     pub joules: f64,
-    /// By what it was measured: `powercap` or `perf`.
+    /// The source of the measurement: `powercap` or `perf`.
     pub source: String,
 }
 
@@ -61,7 +61,7 @@ pub struct PacedDomain {
     /// The number in the name of the folder `policyN`.
     pub number: u32,
     pub cpus: Vec<u32>,
-    /// By what the speed is set: `setspeed`, `bounds`, `preference` or `clamp`.
+    /// How the speed is set: `setspeed`, `bounds`, `preference` or `clamp`.
     pub actuator: String,
     /// How often the speed was set.
     pub changes: u64,
@@ -92,12 +92,12 @@ pub struct PacedType {
     pub schedule: Option<Vec<ReportedStep>>,
     pub cycles: f64,
     /// The energy beyond that of an idle processor, modelled from the power of the levels.
-    pub modelled_j: f64,
+    pub modelled_joules: f64,
     /// What the fastest level would have needed for the same cycles, by the same model.
-    pub fastest_modelled_j: f64,
+    pub fastest_modelled_joules: f64,
 }
 
-/// What a report is made of.
+/// The input of [`PacingReport::new`].
 pub struct PacedSession<'a> {
     pub domains: Vec<PacedDomain>,
     pub stats: &'a SpeedStats,
@@ -122,8 +122,8 @@ impl PacedType {
             mean_mhz: None,
             schedule: None,
             cycles: 0.0,
-            modelled_j: 0.0,
-            fastest_modelled_j: 0.0,
+            modelled_joules: 0.0,
+            fastest_modelled_joules: 0.0,
         }
     }
 
@@ -138,12 +138,12 @@ impl PacedType {
         self.missed += u64::from(took > deadline);
         self.cpu_s += record.cpu_ns as f64 / 1e9;
         self.cycles += record.cycles as f64;
-        self.modelled_j += record.energy_pj as f64 / 1e12;
+        self.modelled_joules += record.energy_pj as f64 / 1e12;
     }
 
     /// `cycle_j` is the energy of a cycle at the fastest level.
     fn finish(&mut self, cycle_j: f64) {
-        self.fastest_modelled_j = self.cycles * cycle_j;
+        self.fastest_modelled_joules = self.cycles * cycle_j;
         self.missed_share =
             share_interval(self.missed, self.tasks, CONFIDENCE).map(ReportedInterval::from);
         self.mean_mhz = (self.cpu_s > 0.0).then(|| self.cycles / self.cpu_s / 1e6);
@@ -243,8 +243,8 @@ impl PacingReport {
                 one.missed_share.map_or_else(|| "-".to_owned(), interval),
                 significant(one.cpu_s),
                 one.mean_mhz.map_or_else(|| "-".to_owned(), |mhz| format!("{mhz:.0}")),
-                significant(one.modelled_j),
-                percent(one.modelled_j, one.fastest_modelled_j),
+                significant(one.modelled_joules),
+                percent(one.modelled_joules, one.fastest_modelled_joules),
                 printable(&one.name)
             );
         }

@@ -62,8 +62,8 @@ impl PacingSetup {
         options.file.as_deref().map(|file| Self::read(file, store)).transpose()
     }
 
-    /// The same for a session that has all programs of the machine. Users whom the file of rules
-    /// does not name must not influence its speeds.
+    /// The same for the daemon, which gates all programs: if the file names no users, only programs
+    /// of root may begin tasks themselves.
     pub fn of_daemon(options: &PacingOptions) -> Result<Option<Self>> {
         let mut setup = Self::of_options(options)?;
         if let Some(setup) = &mut setup {
@@ -151,7 +151,8 @@ fn with_actuators(
     let named = name.and_then(Actuator::of_name);
     if named == Some(Actuator::Clamp) && domains.len() > 1 {
         bail!(
-            "the actuator clamp sets one speed for the whole machine, which has {}",
+            "the actuator \"clamp\" limits the whole machine, so it needs a single frequency domain; \
+            this machine has {}; name another actuator",
             number_of(domains.len(), "frequency domain")
         );
     }
@@ -159,7 +160,7 @@ fn with_actuators(
         let actuator = named.unwrap_or_else(|| Actuator::best(root, domain));
         if !actuator.is_available(root, domain) {
             bail!(
-                "policy{} does not have the actuator {} (driver {}, governor {})",
+                "policy{} does not support the actuator {:?} (driver {}, governor {})",
                 domain.number,
                 actuator.name(),
                 domain.driver,

@@ -36,7 +36,9 @@ pub fn tracking_rules(rules: &TaskRules) -> Result<TrackingRules> {
     Ok(TrackingRules {
         rules: rules.rules.iter().map(tracking_rule).collect(),
         exempt: rules.exempt.clone(),
-        users: users.transpose().context("the file of task rules names unknown users")?,
+        users: users
+            .transpose()
+            .context("cannot find the users that the file of task rules names")?,
     })
 }
 

@@ -24,7 +24,7 @@ use crate::output::print_message;
 /// the kernel some milliseconds, so this is longer than the time between two frames.
 pub const GOVERNOR_SPELL: Duration = Duration::from_millis(100);
 /// The same where the governor stays.
-pub const BOUNDS_SPELL: Duration = Duration::from_millis(2);
+pub const SAME_GOVERNOR_SPELL: Duration = Duration::from_millis(2);
 /// The least time between two changes that do not make a domain faster, in writes: a change then
 /// takes at most a tenth of a processor's time.
 const INTERVAL_IN_WRITES: u64 = 10;
@@ -153,7 +153,7 @@ impl SpeedSetter {
         for domain in &mut self.controlled {
             let spell = match domain.control.original().actuator {
                 Actuator::SetSpeed => GOVERNOR_SPELL,
-                Actuator::Bounds | Actuator::Preference | Actuator::Clamp => BOUNDS_SPELL,
+                Actuator::Bounds | Actuator::Preference | Actuator::Clamp => SAME_GOVERNOR_SPELL,
             };
             domain.speed = Some(DomainSpeed::new(SpeedTiming {
                 range: domain.range,

@@ -28,7 +28,8 @@ fn check_targets(runs: u64, tasks: u64) {
         let (met, at_speed) = (numbers[0], &numbers[1..]);
         let found = kind["missed"].as_u64().expect("a number");
         println!("{found} of {tasks} missed, at speeds {at_speed:?}: {pacing}");
-        // It measures a little more than the task, so that a few tasks are late only for it.
+        // Its measurement includes its own calls, so it counts a few more late tasks: at most one
+        // in a hundred, and one that ends at the deadline.
         let late = tasks - met;
         assert!(found <= late && late - found <= tasks / 100 + 1, "{met} met, {found} missed");
         // Much of the work was done at lower speeds, as the register showed.
@@ -49,6 +50,7 @@ fn targets_are_met_at_lower_speeds() {
     check_targets(1, 150);
 }
 
+/// `scripts/vm -i` runs it only with -a.
 #[test]
 fn long_run_meets_the_target() {
     check_targets(10, 1000);

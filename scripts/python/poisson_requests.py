@@ -1,4 +1,5 @@
-"""Sends HTTP requests whose intervals are exponentially distributed: requests.py SECONDS URL"""
+"""Sends HTTP requests whose intervals are exponentially distributed:
+poisson_requests.py SECONDS URL"""
 
 import random
 import sys
@@ -6,8 +7,9 @@ import threading
 import time
 import urllib.request
 
-# A second has this many requests on average.
+# Requests a second, on average.
 RATE = 15
+# More than there are: the page takes the number modulo that of its files.
 FILES = 1000
 
 
