@@ -91,22 +91,24 @@ static __always_inline void *reserve_record(u32 session, u64 bytes, enum loss re
 
 /*
  * The flags of bpf_ringbuf_submit for a record that may wait until user space reads the buffer,
- * which it does each 100 ms. A wake-up interrupts the current thread. Only the record that fills
- * the buffer to one half wakes up user space; the tolerance of two records is for their headers,
- * and for those that are reserved at the same time. A record that must not wait is submitted with
- * BPF_RB_FORCE_WAKEUP: without flags, a record wakes up user space only if all earlier ones have
- * been read.
+ * which it does each 100 ms. A wake-up interrupts the current thread. User space is woken up when
+ * half of the buffer is used, and again at each further sixteenth; the tolerance of two records is
+ * for their headers, and for those that are reserved at the same time. A record that must not wait
+ * is submitted with BPF_RB_FORCE_WAKEUP: without flags, a record wakes up user space only if all
+ * earlier ones have been read.
  */
 static __always_inline u64 deferred_wakeup(u32 session, u64 bytes)
 {
 	void *ring = bpf_map_lookup_elem(&records, &session);
-	u64 used, half;
+	u64 used, size;
 
 	if (!ring)
 		return BPF_RB_NO_WAKEUP;
 	used = bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA);
-	half = bpf_ringbuf_query(ring, BPF_RB_RING_SIZE) / 2;
-	return used >= half && used < half + 2 * bytes ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
+	/* A power of two. */
+	size = bpf_ringbuf_query(ring, BPF_RB_RING_SIZE);
+	return used >= size / 2 && (used & (size / 16 - 1)) < 2 * bytes ? BPF_RB_FORCE_WAKEUP :
+									   BPF_RB_NO_WAKEUP;
 }
 
 #endif

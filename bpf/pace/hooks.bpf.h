@@ -13,9 +13,36 @@
 /* Removes a thread from its task. It is a global function, so that it is verified once. */
 __noinline int pace_leave_task(u32 slot, u32 how)
 {
+	struct pace_cpu *at = pace_cpu_at(bpf_get_smp_processor_id());
+
 	if (!(config.enabled & PACE))
 		return 0;
 	pace_leave(pace_of(slot), how, bpf_ktime_get_ns());
+	if (at->slot == slot)
+		at->slot = 0;
+	return 0;
+}
+
+/*
+ * Ends the tasks that the thread's program has begun and not ended. An exempt program, which the
+ * thread executes now, cannot do so.
+ */
+__noinline int pace_end_own(u32 slot)
+{
+	struct pace_task *task = pace_live(pace_of(slot)), *outer;
+	struct thread_state *thread = thread_at(slot);
+	u64 now;
+	u32 i;
+
+	if (!(config.enabled & PACE))
+		return 0;
+	now = bpf_ktime_get_ns();
+	for (i = 0; i < PACE_NESTED && task; i++) {
+		outer = pace_outer(task);
+		if (task->id && task->tgid == thread->tgid)
+			pace_end(task, PACE_END_EXIT, now);
+		task = outer;
+	}
 	return 0;
 }
 
@@ -36,8 +63,10 @@ static __always_inline void pace_exec(struct thread_state *thread)
 	struct pace_thread *of = pace_of(thread->slot);
 
 	of->is_known = 0;
-	if (unlikely(of->task) && pace_is_exempt(thread->slot))
-		pace_leave_task(thread->slot, PACE_END_IDLE);
+	if (unlikely(of->task) && pace_is_exempt(thread->slot)) {
+		pace_end_own(thread->slot);
+		pace_leave_task(thread->slot, PACE_END_EXIT);
+	}
 }
 
 static __always_inline void pace_sys_enter(struct crossing *at)
@@ -197,8 +226,10 @@ static __always_inline void pace_waking(struct thread_state *thread)
 	if (!slot || !has(waker, PACE) || !waker->in_call || waker->session != thread->session)
 		return;
 	from = pace_of(slot);
+	if (!from->task || pace_is_exempt(thread->slot))
+		return;
 	task = pace_live(from);
-	if (!task || pace_is_exempt(thread->slot))
+	if (!task)
 		return;
 	of->charged_ns = 0;
 	of->number = from->number;

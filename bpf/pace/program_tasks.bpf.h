@@ -85,6 +85,8 @@ static __always_inline void pace_end_by_program(struct thread_state *thread,
 	/* The thread continues the task around this one. */
 	of->task = outer ? task->outer : 0;
 	of->number = outer ? task->outer_number : 0;
+	if (!outer)
+		pace_cpu_at(bpf_get_smp_processor_id())->slot = 0;
 }
 
 static __always_inline void pace_name_type(struct thread_state *thread, u64 type, u64 address)

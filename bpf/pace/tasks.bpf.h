@@ -5,28 +5,6 @@
 
 #include "pace/speeds.bpf.h"
 
-/*
- * Gives back the entry of a task that has ended. Each processor keeps one free entry, so that most
- * tasks need not take the lock of the queue.
- */
-static __always_inline void pace_free(u32 entry)
-{
-	struct pace_cpu *at = pace_cpu_at(bpf_get_smp_processor_id());
-	u32 before = __sync_lock_test_and_set(&at->spare, entry);
-
-	if (before)
-		bpf_map_push_elem(&pace_free_tasks, &before, BPF_ANY);
-}
-
-/* An entry for a new task; 0: the table is full. */
-static __always_inline u32 pace_alloc(void)
-{
-	struct pace_cpu *at = pace_cpu_at(bpf_get_smp_processor_id());
-	u32 entry = __sync_lock_test_and_set(&at->spare, 0);
-
-	return entry ?: alloc_index(&pace_control.next_task, PACE_TASKS, pace_free_tasks);
-}
-
 /* Ends a task, which at most one caller does, and reports it. */
 static __always_inline void pace_end(struct pace_task *task, u32 how, u64 now)
 {
@@ -56,7 +34,7 @@ static __always_inline void pace_end(struct pace_task *task, u32 how, u64 now)
 	}
 	pace_end_pacing(task, now);
 	WRITE_ONCE(task->state, PACE_FREE);
-	pace_free(entry);
+	bpf_map_push_elem(&pace_free_tasks, &entry, BPF_ANY);
 }
 
 struct pace_search_exempt {
@@ -118,7 +96,7 @@ static __always_inline bool pace_is_exempt(u32 slot)
 static __always_inline struct pace_task *pace_new(struct thread_state *thread, u64 now)
 {
 	struct pace_thread *of = pace_of(thread->slot);
-	u32 entry = pace_alloc(), number;
+	u32 entry = alloc_index(&pace_control.next_task, PACE_TASKS, pace_free_tasks), number;
 	struct pace_task *task;
 
 	if (!entry) {

@@ -151,9 +151,6 @@ struct pace_cpu {
 	__u32 next;
 	/* The power at its speed beyond that of an idle processor; 0: it is not known. */
 	__u32 milliwatts;
-	/* The entry of a task that has ended here, for the next one; 0: there is none. */
-	__u32 spare;
-	__u32 unused;
 };
 
 enum pace_mode {

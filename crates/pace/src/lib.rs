@@ -39,7 +39,7 @@ pub use policies::{
 };
 pub use replay::{Replay, SpeedPolicy, TraceTask, replay};
 pub use rule_file::{
-    ACTUATORS, BEGINNING_CALLS, DEFAULT_GOAL, DescriptorKind, MAX_RULES, ProgramType, TaskRule,
-    TaskRules, parse_task_rules,
+    ACTUATORS, BEGINNING_CALLS, DEFAULT_GOAL, DescriptorKind, MAX_EXEMPT, MAX_RULES, MAX_USERS,
+    ProgramType, TaskRule, TaskRules, parse_task_rules,
 };
 pub use schedule::{Goal, Schedule, Step, flat, lambda_rule};

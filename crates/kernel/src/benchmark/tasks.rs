@@ -36,11 +36,13 @@ pub fn begin_end() -> BenchmarkFn {
 /// A task that ends when the next one begins.
 pub fn next() -> BenchmarkFn {
     let mut id = 1;
-    request(wire::PACE_BEGIN, [TYPE, id, 0]);
     Box::new(move |units| {
+        request(wire::PACE_BEGIN, [TYPE, id, 0]);
         for _ in 0..units {
             request(wire::PACE_END_AND_BEGIN, [id, id + 1, TYPE]);
             id += 1;
         }
+        // Other benchmarks of this thread must not run within a task.
+        request(wire::PACE_END, [id, 0, 0]);
     })
 }

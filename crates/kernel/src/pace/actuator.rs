@@ -23,8 +23,9 @@ pub enum Actuator {
     /// `energy_performance_preference`: the processor chooses speeds itself, and favours
     /// performance or energy. Never run on hardware.
     Preference,
-    /// `sched_util_clamp_max`: the utilization that schedutil takes for the maximum. It holds for
-    /// the whole machine, which must have one domain. Never run on hardware.
+    /// `sched_util_clamp_max`: the greatest utilization by which schedutil chooses a speed. Also
+    /// `sched_util_clamp_min`, which must not be greater. Both hold for the whole machine, which
+    /// must have one domain. Never run on hardware.
     Clamp,
 }
 
@@ -65,7 +66,7 @@ impl Actuator {
             }
             Self::Bounds => true,
             Self::Preference => preferences(&folder).len() > 1,
-            Self::Clamp => domain.governor == SCHEDUTIL && clamp_file(root).exists(),
+            Self::Clamp => domain.governor == SCHEDUTIL && clamp_files(root).1.exists(),
         }
     }
 }
@@ -83,7 +84,9 @@ pub(super) fn preferences(folder: &Path) -> Vec<&'static str> {
     PREFERENCES.into_iter().filter(|name| is_available(name)).collect()
 }
 
-/// The file of [`Actuator::Clamp`] (Documentation/scheduler/sched-util-clamp.rst).
-pub(super) fn clamp_file(root: &Path) -> PathBuf {
-    root.join("proc/sys/kernel/sched_util_clamp_max")
+/// The files of [`Actuator::Clamp`] (Documentation/scheduler/sched-util-clamp.rst): the minimum and
+/// the maximum.
+pub(super) fn clamp_files(root: &Path) -> (PathBuf, PathBuf) {
+    let folder = root.join("proc/sys/kernel");
+    (folder.join("sched_util_clamp_min"), folder.join("sched_util_clamp_max"))
 }

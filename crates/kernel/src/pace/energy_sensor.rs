@@ -2,6 +2,7 @@
 //! (Documentation/power/powercap/powercap.rst), or else the energy events of perf (the PMU `power`
 //! of arch/x86/events/rapl.c).
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::os::fd::{FromRawFd as _, OwnedFd};
@@ -46,6 +47,8 @@ enum Sensor {
         /// The energy of a count, in joules.
         scale: f64,
         count: u64,
+        /// The count from which on energy is measured.
+        first: u64,
     },
 }
 
@@ -71,7 +74,18 @@ impl EnergySensors {
         self.sensors.iter_mut().for_each(Sensor::update);
     }
 
-    /// The energy since the counters were found, as of the latest update, in joules.
+    /// Measures from now on.
+    pub fn restart(&mut self) {
+        self.update();
+        for sensor in &mut self.sensors {
+            match sensor {
+                Sensor::Powercap { total, .. } => *total = 0,
+                Sensor::Perf { count, first, .. } => *first = *count,
+            }
+        }
+    }
+
+    /// The energy since the counters were found or restarted, as of the latest update, in joules.
     pub fn joules(&self) -> f64 {
         self.sensors.iter().map(Sensor::joules).sum()
     }
@@ -100,7 +114,7 @@ impl Sensor {
     fn joules(&self) -> f64 {
         match self {
             Self::Powercap { total, .. } => *total as f64 / 1e6,
-            Self::Perf { scale, count, .. } => *count as f64 * scale,
+            Self::Perf { scale, count, first, .. } => (*count - *first) as f64 * scale,
         }
     }
 }
@@ -112,9 +126,13 @@ fn number<T: std::str::FromStr>(path: &Path) -> Option<T> {
 /// The zones of whole packages. Their parts, such as `core`, have zones of their own.
 fn powercap_packages(root: &Path) -> Vec<Sensor> {
     let Ok(zones) = fs::read_dir(root.join("sys/class/powercap")) else { return Vec::new() };
-    let sensor = |zone: PathBuf| {
+    let mut zones: Vec<_> = zones.filter_map(|zone| Some(zone.ok()?.path())).collect();
+    // A package may have a second zone (intel-rapl-mmio) with the same name and the same energy.
+    zones.sort_by_key(|zone| (zone.to_string_lossy().contains("mmio"), zone.clone()));
+    let mut seen = BTreeSet::new();
+    let mut sensor = |zone: &PathBuf| {
         let name = fs::read_to_string(zone.join("name")).ok()?;
-        if !name.starts_with("package-") {
+        if !name.starts_with("package-") || !seen.insert(name) {
             return None;
         }
         let counter = zone.join("energy_uj");
@@ -122,7 +140,7 @@ fn powercap_packages(root: &Path) -> Vec<Sensor> {
         let range = number(&zone.join("max_energy_range_uj"))?;
         Some(Sensor::Powercap { counter, range, latest, total: 0 })
     };
-    zones.filter_map(|zone| sensor(zone.ok()?.path())).collect()
+    zones.iter().filter_map(&mut sensor).collect()
 }
 
 /// A counter of the event `energy-pkg` for each package.
@@ -130,7 +148,7 @@ fn perf_packages(root: &Path) -> Vec<Sensor> {
     let Some((attributes, scale, cpus)) = perf_event(root) else { return Vec::new() };
     let sensor = |cpu| {
         let event = open_event(&attributes, cpu)?;
-        Some(Sensor::Perf { event, scale, count: 0 })
+        Some(Sensor::Perf { event, scale, count: 0, first: 0 })
     };
     cpus.into_iter().filter_map(sensor).collect()
 }
@@ -198,9 +216,12 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let root = root.path();
         assert!(EnergySensors::find(root).is_none());
-        for (zone, name) in
-            [("intel-rapl:0", "package-0"), ("intel-rapl:0:0", "core"), ("intel-rapl:1", "psys")]
-        {
+        for (zone, name) in [
+            ("intel-rapl:0", "package-0"),
+            ("intel-rapl:0:0", "core"),
+            ("intel-rapl:1", "psys"),
+            ("intel-rapl-mmio:0", "package-0"),
+        ] {
             let file = |name: &str| format!("sys/class/powercap/{zone}/{name}");
             write(root, &file("name"), &format!("{name}\n"));
             write(root, &file("energy_uj"), "900000\n");
@@ -214,6 +235,10 @@ mod tests {
             sensors.update();
             assert!((sensors.joules() - joules).abs() < 1e-9, "{value}: {}", sensors.joules());
         }
+        sensors.restart();
+        assert_eq!(sensors.joules(), 0.0);
+        write(root, counter, "500000");
+        sensors.update();
         // A zone that cannot be read adds nothing.
         fs::remove_file(root.join(counter)).unwrap();
         sensors.update();

@@ -1,9 +1,9 @@
 //! The settings of a frequency domain before its speed was set, and their restoration.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use super::actuator::{Actuator, USERSPACE, clamp_file, preference_file};
+use super::actuator::{Actuator, USERSPACE, clamp_files, preference_file};
 use super::cpufreq::domain_folder;
 
 /// How a domain was before its speed was set.
@@ -17,8 +17,8 @@ pub struct OriginalSpeed {
     pub governor: String,
     /// `scaling_min_freq` and `scaling_max_freq`, in kHz.
     pub bounds: (u64, u64),
-    /// The content of the actuator's own file: `scaling_setspeed` if the governor was `userspace`, the
-    /// preference, or the clamp. `None`: there is nothing to restore in it.
+    /// The content of the actuator's own file: `scaling_setspeed` if the governor was `userspace`,
+    /// the preference, or the clamps. `None`: there is nothing to restore in it.
     pub value: Option<String>,
 }
 
@@ -32,7 +32,11 @@ impl OriginalSpeed {
             Actuator::SetSpeed if governor == USERSPACE => Some(read("scaling_setspeed")?),
             Actuator::SetSpeed | Actuator::Bounds => None,
             Actuator::Preference => Some(fs::read_to_string(preference_file(&folder))?),
-            Actuator::Clamp => Some(fs::read_to_string(clamp_file(root))?),
+            Actuator::Clamp => {
+                let (min, max) = clamp_files(root);
+                let read = |file| fs::read_to_string(file).map(|text| text.trim().to_owned());
+                Some(format!("{},{}", read(min)?, read(max)?))
+            }
         };
         let khz = |file: &str| -> io::Result<u64> {
             let text = read(file)?;
@@ -41,6 +45,13 @@ impl OriginalSpeed {
         let bounds = (khz("scaling_min_freq")?, khz("scaling_max_freq")?);
         let value = value.map(|text| text.trim().to_owned());
         Ok(Self { domain, actuator, governor, bounds, value })
+    }
+
+    /// The clamps of the utilization, with [`Actuator::Clamp`].
+    pub(super) fn clamps(&self) -> io::Result<(u64, u64)> {
+        let pair = self.value.as_deref().and_then(|value| value.split_once(','));
+        let pair = pair.and_then(|(min, max)| Some((min.parse().ok()?, max.parse().ok()?)));
+        pair.ok_or(io::Error::from(io::ErrorKind::InvalidData))
     }
 
     /// Restores the domain. A governor that another process has set meanwhile is kept.
@@ -55,19 +66,24 @@ impl OriginalSpeed {
                 fs::write(folder.join("scaling_setspeed"), value)
             }
             Actuator::SetSpeed => fs::write(governor, &self.governor),
-            Actuator::Bounds => write_bounds(&folder, self.bounds),
-            // The governor performance of intel_pstate has a preference of its own.
-            Actuator::Preference if now.trim() != self.governor => Ok(()),
+            Actuator::Bounds => {
+                let files = ("scaling_min_freq", "scaling_max_freq");
+                write_pair((folder.join(files.0), folder.join(files.1)), self.bounds)
+            }
+            // The governor performance of intel_pstate has a preference of its own. The one before
+            // returns with the other governor, and must be restored then.
+            Actuator::Preference if now.trim() != self.governor => {
+                Err(io::Error::other("it has another governor now"))
+            }
             Actuator::Preference => fs::write(preference_file(&folder), value),
-            Actuator::Clamp => fs::write(clamp_file(root), value),
+            Actuator::Clamp => write_pair(clamp_files(root), self.clamps()?),
         }
     }
 }
 
-/// Writes both bounds. The kernel refuses a minimum above the maximum, so the one that moves away
-/// from the other is first.
-fn write_bounds(folder: &Path, (min, max): (u64, u64)) -> io::Result<()> {
-    let (min_file, max_file) = (folder.join("scaling_min_freq"), folder.join("scaling_max_freq"));
+/// Writes a minimum and a maximum. The kernel refuses a minimum above the maximum, so the one that
+/// moves away from the other is first.
+fn write_pair((min_file, max_file): (PathBuf, PathBuf), (min, max): (u64, u64)) -> io::Result<()> {
     let now = fs::read_to_string(&max_file)?.trim().parse().unwrap_or(0_u64);
     if max >= now {
         fs::write(max_file, max.to_string())?;

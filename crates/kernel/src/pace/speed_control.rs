@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use super::actuator::{Actuator, USERSPACE, clamp_file, preference_file, preferences};
+use super::actuator::{Actuator, USERSPACE, clamp_files, preference_file, preferences};
 use super::cpufreq::{FrequencyDomain, domain_folder};
 use super::original_speed::OriginalSpeed;
 
@@ -42,17 +42,36 @@ pub struct SpeedControl {
 
 enum ControlFiles {
     SetSpeed(File),
-    Bounds {
-        min: File,
-        max: File,
-        now: (u64, u64),
-    },
+    Bounds(Pair),
     Preference {
         file: File,
         /// From slow to fast.
         names: Vec<&'static str>,
     },
-    Clamp(File),
+    Clamp(Pair),
+}
+
+/// A minimum and a maximum.
+struct Pair {
+    min: File,
+    max: File,
+    now: (u64, u64),
+}
+
+impl Pair {
+    /// The kernel refuses a minimum above the maximum, so the one that moves away from the other is
+    /// first.
+    fn write(&mut self, wanted: (u64, u64)) -> io::Result<()> {
+        if wanted.1 >= self.now.1 {
+            write_value(&self.max, wanted.1)?;
+            write_value(&self.min, wanted.0)?;
+        } else {
+            write_value(&self.min, wanted.0)?;
+            write_value(&self.max, wanted.1)?;
+        }
+        self.now = wanted;
+        Ok(())
+    }
 }
 
 impl ControlFiles {
@@ -60,16 +79,20 @@ impl ControlFiles {
         let open = |path: PathBuf| OpenOptions::new().write(true).open(path);
         Ok(match original.actuator {
             Actuator::SetSpeed => Self::SetSpeed(open(folder.join("scaling_setspeed"))?),
-            Actuator::Bounds => Self::Bounds {
+            Actuator::Bounds => Self::Bounds(Pair {
                 min: open(folder.join("scaling_min_freq"))?,
                 max: open(folder.join("scaling_max_freq"))?,
                 now: original.bounds,
-            },
+            }),
             Actuator::Preference => Self::Preference {
                 file: open(preference_file(folder))?,
                 names: preferences(folder),
             },
-            Actuator::Clamp => Self::Clamp(open(clamp_file(root))?),
+            Actuator::Clamp => {
+                let (min, max) = clamp_files(root);
+                let now = original.clamps()?;
+                Self::Clamp(Pair { min: open(min)?, max: open(max)?, now })
+            }
         })
     }
 }
@@ -100,8 +123,10 @@ impl SpeedControl {
         if now.governor != self.original.governor {
             return Err(io::Error::other(OTHER_GOVERNOR));
         }
-        if let ControlFiles::Bounds { now: bounds, .. } = &mut self.files {
-            *bounds = now.bounds;
+        match &mut self.files {
+            ControlFiles::Bounds(pair) => pair.now = now.bounds,
+            ControlFiles::Clamp(pair) => pair.now = now.clamps()?,
+            ControlFiles::SetSpeed(_) | ControlFiles::Preference { .. } => {}
         }
         let has_changed = now != self.original;
         self.original = now;
@@ -129,20 +154,8 @@ impl SpeedControl {
         };
         match &mut self.files {
             ControlFiles::SetSpeed(file) => write_value(file, if is_exact { khz } else { fastest }),
-            ControlFiles::Bounds { min: min_file, max: max_file, now } => {
-                let max = if is_exact { khz } else { self.original.bounds.1.max(khz) };
-                let wanted = (khz, max);
-                // The kernel refuses a minimum above the maximum, so the one that moves away from
-                // the other is first.
-                if wanted.1 >= now.1 {
-                    write_value(max_file, wanted.1)?;
-                    write_value(min_file, wanted.0)?;
-                } else {
-                    write_value(min_file, wanted.0)?;
-                    write_value(max_file, wanted.1)?;
-                }
-                *now = wanted;
-                Ok(())
+            ControlFiles::Bounds(pair) => {
+                pair.write((khz, if is_exact { khz } else { self.original.bounds.1.max(khz) }))
             }
             ControlFiles::Preference { file, names } => {
                 let of_original = || {
@@ -153,11 +166,11 @@ impl SpeedControl {
                 let wanted = position(khz, self.range, names.len() as u64 - 1) as usize;
                 write_value(file, names[wanted.max(least.unwrap_or(0))])
             }
-            ControlFiles::Clamp(file) => {
-                let original = self.original.value.as_ref().and_then(|text| text.parse().ok());
+            ControlFiles::Clamp(pair) => {
+                let (min, max) = self.original.clamps()?;
                 let wanted = position(khz, (0, fastest), FULL_UTILIZATION);
-                let least = if is_exact { 0 } else { original.unwrap_or(FULL_UTILIZATION) };
-                write_value(file, wanted.max(least))
+                let wanted = if is_exact { wanted } else { wanted.max(max) };
+                pair.write((min.min(wanted), wanted))
             }
         }
     }
@@ -268,8 +281,12 @@ mod tests {
         control.set(sysfs.root(), Setting::At(800_000)).unwrap();
         sysfs.write(0, "scaling_governor", "performance");
         sysfs.write(0, file, "performance");
-        control.set(sysfs.root(), Setting::System).unwrap();
+        control.set(sysfs.root(), Setting::System).unwrap_err();
         assert_eq!(sysfs.read(0, file), "performance");
+        // The driver has saved the one before, and returns to it.
+        sysfs.write(0, "scaling_governor", "schedutil");
+        control.set(sysfs.root(), Setting::System).unwrap();
+        assert_eq!(sysfs.read(0, file), "balance_performance");
     }
 
     #[test]
@@ -277,7 +294,9 @@ mod tests {
         let sysfs = FalseSysfs::new(&[0]);
         let file = "proc/sys/kernel/sched_util_clamp_max";
         fs::create_dir_all(sysfs.root().join("proc/sys/kernel")).unwrap();
+        let min_file = sysfs.root().join("proc/sys/kernel/sched_util_clamp_min");
         fs::write(sysfs.root().join(file), "1024\n").unwrap();
+        fs::write(&min_file, "1024\n").unwrap();
         let clamp = || {
             let text = fs::read_to_string(sysfs.root().join(file)).unwrap();
             text.lines().next().unwrap_or_default().to_owned()
@@ -293,8 +312,13 @@ mod tests {
             assert_eq!(clamp(), value, "{setting:?}");
         }
         control.set(sysfs.root(), Setting::At(800_000)).unwrap();
+        // The minimum must not be above the maximum.
+        assert!(fs::read_to_string(&min_file).unwrap().starts_with("274\n"));
         control.set(sysfs.root(), Setting::System).unwrap();
-        assert_eq!(clamp(), "1024");
+        assert_eq!(
+            (clamp().as_str(), fs::read_to_string(&min_file).unwrap().trim()),
+            ("1024", "1024")
+        );
     }
 
     #[test]

@@ -79,8 +79,8 @@ impl SpeedJournal {
 
     /// Writes the journal: everything that may have to be restored.
     pub fn write(&mut self, entries: &[JournalEntry]) -> Result<()> {
-        self.written = None;
         if entries.is_empty() {
+            self.written = None;
             return match fs::remove_file(&self.path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     Err(error).doing(format!("remove {}", self.path.display()))
@@ -105,8 +105,8 @@ impl SpeedJournal {
         Ok(())
     }
 
-    /// Marks a domain of the written journal as released or not. This writes one byte, because a task
-    /// waits for it.
+    /// Marks a domain of the written journal as released or not. This writes one byte, because a
+    /// task waits for it.
     ///
     /// # Panics
     /// If the journal was not written, or has no such line.

@@ -185,8 +185,8 @@ impl Tracking {
     }
 
     /// Sets the power of a processor at each speed: pairs of a speed in kHz and the power in watts
-    /// beyond that of an idle processor, in ascending order. With more than [`wire::PACE_POWERS`], the slowest ones are
-    /// left out.
+    /// beyond that of an idle processor, in ascending order. With more than [`wire::PACE_POWERS`],
+    /// the slowest ones are left out.
     pub fn set_powers(&self, powers: &[(u64, f64)]) {
         let powers = &powers[powers.len().saturating_sub(wire::PACE_POWERS as usize)..];
         field!(self.control, 0, powers).write(0);

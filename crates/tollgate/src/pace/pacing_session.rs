@@ -151,8 +151,8 @@ fn with_actuators(
     let named = name.and_then(Actuator::of_name);
     if named == Some(Actuator::Clamp) && domains.len() > 1 {
         bail!(
-            "the actuator \"clamp\" limits the whole machine, so it needs a single frequency domain; \
-            this machine has {}; name another actuator",
+            "the actuator \"clamp\" limits the whole machine, so it needs a single frequency \
+            domain; this machine has {}; name another actuator",
             number_of(domains.len(), "frequency domain")
         );
     }
@@ -208,6 +208,9 @@ struct PacingInSession {
 impl Extension for PacingInSession {
     fn begin(&mut self, began_ns: u64) {
         self.began_ns = began_ns;
+        if let Some(energy) = &mut self.energy {
+            energy.restart();
+        }
     }
 
     fn summary(&self, _processes: Option<usize>) -> Option<String> {
@@ -230,9 +233,7 @@ impl Extension for PacingInSession {
     fn tend(&mut self, context: &mut SessionContext<'_>) -> Result<()> {
         let Some(abandoned) = self.tasks.sweep(context.gate)? else { return Ok(()) };
         self.abandoned += abandoned;
-        if let Some(energy) = &mut self.energy {
-            energy.update();
-        }
+        self.measure();
         self.paced.iter_mut().for_each(|paced| paced.learned.tend());
         if let Some(watchdog) = &mut self.watchdog {
             watchdog.tend()?;
@@ -265,6 +266,7 @@ impl Extension for PacingInSession {
 
     fn before_detach(&mut self, _live: &[LiveThread]) {
         self.unfinished = self.tasks.unfinished();
+        self.measure();
     }
 
     fn section(
@@ -291,6 +293,7 @@ impl Extension for PacingInSession {
         Ok(Response::Value(match request.parse()?.0 {
             PaceRequest::Report => {
                 self.unfinished = self.tasks.unfinished();
+                self.measure();
                 serde_json::to_value(self.report())?
             }
             PaceRequest::Reset { types } => serde_json::to_value(self.reset(&types)?)?,
@@ -331,6 +334,12 @@ impl Paced {
 }
 
 impl PacingInSession {
+    fn measure(&mut self) {
+        if let Some(energy) = &mut self.energy {
+            energy.update();
+        }
+    }
+
     fn report(&self) -> PacingReport {
         let stats = self.thread.as_ref().map(SpeedThread::stats).unwrap_or_default();
         let types = self.paced.iter().map(|paced| PacedType {

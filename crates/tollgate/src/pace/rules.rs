@@ -74,7 +74,7 @@ pub fn descriptor_name(number: u32) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use ::pace::ACTUATORS;
+    use ::pace::{ACTUATORS, MAX_EXEMPT, MAX_RULES, MAX_USERS};
     use kernel::pace::actuator::Actuator;
 
     use super::*;
@@ -87,8 +87,10 @@ mod tests {
     }
 
     #[test]
-    fn actuators_have_their_names() {
+    fn actuators_and_limits_are_those_of_the_gate() {
         assert_eq!(ACTUATORS, Actuator::ALL.map(Actuator::name));
+        let room = [wire::PACE_RULES, wire::PACE_EXEMPT, wire::PACE_USERS];
+        assert_eq!([MAX_RULES, MAX_EXEMPT, MAX_USERS], room.map(|entries| entries as usize));
     }
 
     #[test]

@@ -206,6 +206,9 @@ impl SpeedSetter {
         let root = Path::new("/");
         let control = &mut self.controlled[index].control;
         if control.is_released() {
+            if setting == Setting::System {
+                return Ok(());
+            }
             if control.reread(root)? {
                 self.write_journal().map_err(io::Error::other)?;
             }
@@ -219,8 +222,10 @@ impl SpeedSetter {
         }
     }
 
-    /// This process does not control a domain any more.
+    /// This process does not control a domain any more. A governor that another process has set is
+    /// kept; everything else becomes as it was. What cannot be restored now is tried again.
     fn lose(&mut self, index: usize, reason: &str) {
+        let _ = self.set(index, Setting::System);
         let domain = &mut self.controlled[index];
         domain.is_lost = true;
         let number = domain.control.original().domain;
@@ -236,7 +241,11 @@ impl SpeedSetter {
     fn check(&mut self) {
         for index in 0..self.controlled.len() {
             let Controlled { control, is_lost, .. } = &self.controlled[index];
-            if *is_lost || control.is_released() {
+            if control.is_released() {
+                continue;
+            }
+            if *is_lost {
+                let _ = self.set(index, Setting::System);
                 continue;
             }
             match control.is_ours() {
