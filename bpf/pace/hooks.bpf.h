@@ -29,13 +29,14 @@ __noinline int pace_leave_task(u32 slot, u32 how)
  */
 __noinline int pace_end_own(u32 slot)
 {
-	struct pace_task *task = pace_live(pace_of(slot)), *outer;
 	struct thread_state *thread = thread_at(slot);
+	struct pace_task *task, *outer;
 	u64 now;
 	u32 i;
 
 	if (!(config.enabled & PACE))
 		return 0;
+	task = pace_live(pace_of(slot));
 	now = bpf_ktime_get_ns();
 	for (i = 0; i < PACE_NESTED && task; i++) {
 		outer = pace_outer(task);
