@@ -71,6 +71,11 @@ impl Actuator {
     }
 }
 
+/// The files of [`Actuator::Bounds`]: the minimum and the maximum.
+pub(super) fn bounds_files(folder: &Path) -> (PathBuf, PathBuf) {
+    (folder.join("scaling_min_freq"), folder.join("scaling_max_freq"))
+}
+
 /// The file of [`Actuator::Preference`].
 pub(super) fn preference_file(folder: &Path) -> PathBuf {
     folder.join("energy_performance_preference")

@@ -6,6 +6,7 @@ pub mod energy_sensor;
 #[cfg(test)]
 mod false_sysfs;
 mod kernel_side;
+mod limits_pair;
 mod original_speed;
 mod pacing;
 pub mod power;

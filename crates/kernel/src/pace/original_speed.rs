@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use super::actuator::{Actuator, USERSPACE, clamp_files, preference_file};
+use super::actuator::{Actuator, USERSPACE, bounds_files, clamp_files, preference_file};
 use super::cpufreq::domain_folder;
+use super::limits_pair::LimitsPair;
 
 /// How a domain was before its speed was set.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,30 +67,19 @@ impl OriginalSpeed {
                 fs::write(folder.join("scaling_setspeed"), value)
             }
             Actuator::SetSpeed => fs::write(governor, &self.governor),
-            Actuator::Bounds => {
-                let files = ("scaling_min_freq", "scaling_max_freq");
-                write_pair((folder.join(files.0), folder.join(files.1)), self.bounds)
-            }
+            Actuator::Bounds => restore_pair(bounds_files(&folder), self.bounds),
             // The governor performance of intel_pstate has a preference of its own. The one before
             // returns with the other governor, and must be restored then.
             Actuator::Preference if now.trim() != self.governor => {
                 Err(io::Error::other("it has another governor now"))
             }
             Actuator::Preference => fs::write(preference_file(&folder), value),
-            Actuator::Clamp => write_pair(clamp_files(root), self.clamps()?),
+            Actuator::Clamp => restore_pair(clamp_files(root), self.clamps()?),
         }
     }
 }
 
-/// Writes a minimum and a maximum. The kernel refuses a minimum above the maximum, so the one that
-/// moves away from the other is first.
-fn write_pair((min_file, max_file): (PathBuf, PathBuf), (min, max): (u64, u64)) -> io::Result<()> {
-    let now = fs::read_to_string(&max_file)?.trim().parse().unwrap_or(0_u64);
-    if max >= now {
-        fs::write(max_file, max.to_string())?;
-        fs::write(min_file, min.to_string())
-    } else {
-        fs::write(min_file, min.to_string())?;
-        fs::write(max_file, max.to_string())
-    }
+fn restore_pair(files: (PathBuf, PathBuf), original: (u64, u64)) -> io::Result<()> {
+    let max = fs::read_to_string(&files.1)?.trim().parse().unwrap_or(0);
+    LimitsPair::open(files, (0, max))?.write(original)
 }

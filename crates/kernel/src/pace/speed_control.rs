@@ -1,13 +1,15 @@
 //! Sets the speed of a frequency domain through the files of cpufreq
 //! (Documentation/admin-guide/pm/cpufreq.rst).
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use super::actuator::{Actuator, USERSPACE, clamp_files, preference_file, preferences};
+use super::actuator::{
+    Actuator, USERSPACE, bounds_files, clamp_files, preference_file, preferences,
+};
 use super::cpufreq::{FrequencyDomain, domain_folder};
+use super::limits_pair::{LimitsPair, open, write_value};
 use super::original_speed::OriginalSpeed;
 
 /// Why a domain is not in the hands of this process any more.
@@ -42,56 +44,28 @@ pub struct SpeedControl {
 
 enum ControlFiles {
     SetSpeed(File),
-    Bounds(Pair),
+    Bounds(LimitsPair),
     Preference {
         file: File,
         /// From slow to fast.
         names: Vec<&'static str>,
     },
-    Clamp(Pair),
-}
-
-/// A minimum and a maximum.
-struct Pair {
-    min: File,
-    max: File,
-    now: (u64, u64),
-}
-
-impl Pair {
-    /// The kernel refuses a minimum above the maximum, so the one that moves away from the other is
-    /// first.
-    fn write(&mut self, wanted: (u64, u64)) -> io::Result<()> {
-        if wanted.1 >= self.now.1 {
-            write_value(&self.max, wanted.1)?;
-            write_value(&self.min, wanted.0)?;
-        } else {
-            write_value(&self.min, wanted.0)?;
-            write_value(&self.max, wanted.1)?;
-        }
-        self.now = wanted;
-        Ok(())
-    }
+    Clamp(LimitsPair),
 }
 
 impl ControlFiles {
     fn open(root: &Path, folder: &Path, original: &OriginalSpeed) -> io::Result<Self> {
-        let open = |path: PathBuf| OpenOptions::new().write(true).open(path);
         Ok(match original.actuator {
             Actuator::SetSpeed => Self::SetSpeed(open(folder.join("scaling_setspeed"))?),
-            Actuator::Bounds => Self::Bounds(Pair {
-                min: open(folder.join("scaling_min_freq"))?,
-                max: open(folder.join("scaling_max_freq"))?,
-                now: original.bounds,
-            }),
+            Actuator::Bounds => {
+                Self::Bounds(LimitsPair::open(bounds_files(folder), original.bounds)?)
+            }
             Actuator::Preference => Self::Preference {
                 file: open(preference_file(folder))?,
                 names: preferences(folder),
             },
             Actuator::Clamp => {
-                let (min, max) = clamp_files(root);
-                let now = original.clamps()?;
-                Self::Clamp(Pair { min: open(min)?, max: open(max)?, now })
+                Self::Clamp(LimitsPair::open(clamp_files(root), original.clamps()?)?)
             }
         })
     }
@@ -135,23 +109,16 @@ impl SpeedControl {
 
     /// Sets the speed. The kernel rounds it up to one of the driver's.
     pub fn set(&mut self, root: &Path, setting: Setting) -> io::Result<()> {
-        if setting == Setting::System {
-            if !self.is_released {
-                self.original.restore(root)?;
-                self.is_released = true;
-            }
-            return Ok(());
-        }
-        if self.is_released && self.original.actuator == Actuator::SetSpeed {
-            fs::write(self.folder.join("scaling_governor"), USERSPACE)?;
-        }
-        self.is_released = false;
         let (slowest, fastest) = self.range;
         let (khz, is_exact) = match setting {
             Setting::At(khz) => (khz.clamp(slowest, fastest), true),
             Setting::AtLeast(khz) => (khz.clamp(slowest, fastest), false),
-            Setting::System => return Ok(()),
+            Setting::System => return self.release(root),
         };
+        if self.is_released && self.original.actuator == Actuator::SetSpeed {
+            fs::write(self.folder.join("scaling_governor"), USERSPACE)?;
+        }
+        self.is_released = false;
         match &mut self.files {
             ControlFiles::SetSpeed(file) => write_value(file, if is_exact { khz } else { fastest }),
             ControlFiles::Bounds(pair) => {
@@ -175,6 +142,14 @@ impl SpeedControl {
         }
     }
 
+    fn release(&mut self, root: &Path) -> io::Result<()> {
+        if !self.is_released {
+            self.original.restore(root)?;
+            self.is_released = true;
+        }
+        Ok(())
+    }
+
     /// Whether the governor is still the one under which this process sets the speed.
     pub fn is_ours(&self) -> io::Result<bool> {
         let governor = fs::read_to_string(self.folder.join("scaling_governor"))?;
@@ -183,11 +158,6 @@ impl SpeedControl {
             _ => governor.trim() == self.original.governor,
         })
     }
-}
-
-/// Writes to a file of sysfs, to which each write is a whole value.
-fn write_value(file: &File, value: impl std::fmt::Display) -> io::Result<()> {
-    file.write_all_at(format!("{value}\n").as_bytes(), 0)
 }
 
 /// The position of a speed in a range, as a number from 0 to `steps`, rounded up.
@@ -201,7 +171,7 @@ mod tests {
     use crate::pace::cpufreq;
     use crate::pace::false_sysfs::FalseSysfs;
 
-    fn open(sysfs: &FalseSysfs, actuator: Actuator) -> SpeedControl {
+    fn control(sysfs: &FalseSysfs, actuator: Actuator) -> SpeedControl {
         let domain = cpufreq::domains(sysfs.root()).unwrap().remove(0);
         assert!(actuator.is_available(sysfs.root(), &domain));
         SpeedControl::open(sysfs.root(), &domain, actuator).unwrap()
@@ -210,7 +180,7 @@ mod tests {
     #[test]
     fn setspeed_is_written_under_its_governor() {
         let sysfs = FalseSysfs::new(&[0]);
-        let mut control = open(&sysfs, Actuator::SetSpeed);
+        let mut control = control(&sysfs, Actuator::SetSpeed);
         assert_eq!(sysfs.read(0, "scaling_governor"), "schedutil");
         for (setting, khz) in [
             (Setting::At(1_800_000), "1800000"),
@@ -231,7 +201,7 @@ mod tests {
     fn bounds_leave_the_governor() {
         let sysfs = FalseSysfs::new(&[0]);
         sysfs.write(0, "scaling_max_freq", "2400000");
-        let mut control = open(&sysfs, Actuator::Bounds);
+        let mut control = control(&sysfs, Actuator::Bounds);
         for (setting, bounds) in [
             (Setting::At(1_200_000), ("1200000", "1200000")),
             (Setting::AtLeast(1_200_000), ("1200000", "2400000")),
@@ -264,7 +234,7 @@ mod tests {
             ("energy_performance_preference", "energy_performance_available_preferences");
         sysfs.write(0, available, "default performance balance_performance balance_power power");
         sysfs.write(0, file, "balance_performance");
-        let mut control = open(&sysfs, Actuator::Preference);
+        let mut control = control(&sysfs, Actuator::Preference);
         for (setting, preference) in [
             (Setting::At(800_000), "power"),
             (Setting::At(800_001), "balance_power"),
@@ -301,7 +271,7 @@ mod tests {
             let text = fs::read_to_string(sysfs.root().join(file)).unwrap();
             text.lines().next().unwrap_or_default().to_owned()
         };
-        let mut control = open(&sysfs, Actuator::Clamp);
+        let mut control = control(&sysfs, Actuator::Clamp);
         for (setting, value) in [
             (Setting::At(1_500_000), "512"),
             (Setting::At(800_000), "274"),
@@ -324,7 +294,7 @@ mod tests {
     #[test]
     fn governor_of_another_process_is_kept() {
         let sysfs = FalseSysfs::new(&[0]);
-        let mut control = open(&sysfs, Actuator::SetSpeed);
+        let mut control = control(&sysfs, Actuator::SetSpeed);
         control.set(sysfs.root(), Setting::At(800_000)).unwrap();
         sysfs.write(0, "scaling_governor", "performance");
         assert!(!control.is_ours().unwrap());
@@ -337,7 +307,7 @@ mod tests {
         let sysfs = FalseSysfs::new(&[0]);
         sysfs.write(0, "scaling_governor", "userspace");
         sysfs.write(0, "scaling_setspeed", "1200000");
-        let mut control = open(&sysfs, Actuator::SetSpeed);
+        let mut control = control(&sysfs, Actuator::SetSpeed);
         control.set(sysfs.root(), Setting::At(2_400_000)).unwrap();
         control.set(sysfs.root(), Setting::System).unwrap();
         assert_eq!(sysfs.read(0, "scaling_setspeed"), "1200000");

@@ -2,39 +2,32 @@
 //! cgroups if the daemon is killed.
 
 use std::io::Read as _;
-use std::os::fd::OwnedFd;
-use std::process::{Child, ExitCode, Stdio};
+use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
 use super::cgroups::remove_orphaned;
-use crate::watchdog;
+use crate::watchdog::Watchdog;
 
-pub struct CgroupWatchdog {
-    child: Child,
-    _liveness_pipe: OwnedFd,
-}
+pub struct CgroupWatchdog(Watchdog);
 
 impl CgroupWatchdog {
     pub fn start() -> Result<Self> {
         const PURPOSE: &str =
             "cannot start the watchdog, which restores control groups if the daemon is killed";
-        let (child, pipe) = watchdog::spawn(["service", "watchdog"], Stdio::null(), PURPOSE)?;
-        Ok(Self { child, _liveness_pipe: pipe })
+        Watchdog::spawn(["service", "watchdog"], Stdio::null(), PURPOSE).map(Self)
     }
 
     /// Whether the watchdog itself was killed.
     pub fn is_gone(&mut self) -> bool {
-        !matches!(self.child.try_wait(), Ok(None))
+        self.0.is_gone()
     }
 }
 
 impl Drop for CgroupWatchdog {
     fn drop(&mut self) {
-        // The watchdog may have ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.0.stop();
     }
 }
 
