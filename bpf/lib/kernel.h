@@ -97,6 +97,9 @@ struct __sk_buff {
 #define AF_INET 2
 #define AF_INET6 10
 
+/* include/uapi/linux/in.h */
+#define IPPROTO_TCP 6
+
 /* include/uapi/asm-generic/signal.h */
 #define SIGKILL 9
 #define SIGCONT 18
@@ -379,8 +382,17 @@ struct sock {
 	struct sock_common __sk_common;
 	struct socket *sk_socket;
 	struct dst_entry *sk_dst_cache;
+	u8 sk_userlocks : 4;
 	u16 sk_type;
 	u16 sk_protocol;
+};
+
+struct inet_bind_bucket {
+	signed char fastreuse;
+};
+
+struct inet_connection_sock {
+	struct inet_bind_bucket *icsk_bind_hash;
 };
 
 struct inet_sock {

@@ -10,6 +10,10 @@
 /* include/linux/sched.h, the state of a task that is being woken; not in BTF */
 #define STATE_WAKING 0x200
 
+/* arch/x86/entry/syscalls/syscall_64.tbl; the second number is the same for all ABIs */
+#define CALL_READ 0
+#define CALL_IO_URING_ENTER 426
+
 /* Removes a thread from its task. It is a global function, so that it is verified once. */
 __noinline int pace_leave_task(u32 slot, u32 how)
 {
@@ -23,27 +27,34 @@ __noinline int pace_leave_task(u32 slot, u32 how)
 	return 0;
 }
 
+struct pace_search_own {
+	u32 session;
+	u32 tgid;
+};
+
+static long pace_end_if_own(u32 entry, struct pace_search_own *search)
+{
+	struct pace_task *task = pace_task_at(entry);
+
+	if (task->id && task->tgid == search->tgid && task->session == search->session)
+		pace_end(task, PACE_END_EXIT, bpf_ktime_get_ns());
+	return 0;
+}
+
 /*
- * Ends the tasks that the thread's program has begun and not ended. An exempt program, which the
- * thread executes now, cannot do so.
+ * Ends the tasks that a process has begun and not ended, because it executes another program. That
+ * one cannot do so, and may use the same IDs.
  */
 __noinline int pace_end_own(u32 slot)
 {
 	struct thread_state *thread = thread_at(slot);
-	struct pace_task *task, *outer;
-	u64 now;
-	u32 i;
+	struct pace_search_own search;
 
 	if (!(config.enabled & PACE))
 		return 0;
-	task = pace_live(pace_of(slot));
-	now = bpf_ktime_get_ns();
-	for (i = 0; i < PACE_NESTED && task; i++) {
-		outer = pace_outer(task);
-		if (task->id && task->tgid == thread->tgid)
-			pace_end(task, PACE_END_EXIT, now);
-		task = outer;
-	}
+	search.session = thread->session;
+	search.tgid = thread->tgid;
+	bpf_loop(PACE_TASKS, pace_end_if_own, &search, 0);
 	return 0;
 }
 
@@ -64,10 +75,10 @@ static __always_inline void pace_exec(struct thread_state *thread)
 	struct pace_thread *of = pace_of(thread->slot);
 
 	of->is_known = 0;
-	if (unlikely(of->task) && pace_is_exempt(thread->slot)) {
+	if (unlikely(pace_rules_of(thread->session)->has_own_tasks))
 		pace_end_own(thread->slot);
+	if (unlikely(of->task) && pace_is_exempt(thread->slot))
 		pace_leave_task(thread->slot, PACE_END_EXIT);
-	}
 }
 
 static __always_inline void pace_sys_enter(struct crossing *at)
@@ -78,33 +89,49 @@ static __always_inline void pace_sys_enter(struct crossing *at)
 		pace_request(at->thread->slot, regs->si, regs->dx, regs->r10, regs->r8);
 }
 
+/* Whether a call begins tasks of any rule. */
+static __always_inline bool pace_begins_any(struct pace_call *call)
+{
+	return call->if_zero | call->if_positive | call->if_timeout;
+}
+
 static __always_inline void pace_sys_exit(struct crossing *at)
 {
 	struct thread_state *thread = at->thread;
-	struct pace_rules *rules = &pace_rules[thread->session & (SESSIONS - 1)];
-	u64 call = thread->call;
-	u32 candidates, fd = PACE_NO_FD;
+	struct pace_rules *rules = pace_rules_of(thread->session);
+	struct pace_thread *of = pace_of(thread->slot);
+	u64 call = thread->call, buffer = 0;
+	u32 candidates = 0, fd = PACE_NO_FD;
+	struct pace_call *begins;
 
 	barrier_var(call);
 	if (call >= CALL_INDICES)
 		return;
-	candidates = at->result ? rules->calls[call].if_positive : rules->calls[call].if_zero;
-	if (likely(!candidates))
+	begins = &rules->calls[call];
+	if (likely(!pace_begins_any(begins)))
 		return;
-	if (at->result < 0) {
-		/* The next call did not wait for this wake-up. */
-		pace_of(thread->slot)->woken_ns = 0;
+	if (at->result > 0)
+		candidates = begins->if_positive;
+	else if (!at->result)
+		candidates = begins->if_zero;
+	if (!at->result && of->woken_ns && of->woken_in == call)
+		candidates |= begins->if_timeout;
+	if (!candidates) {
+		/* A task of the next call must not begin at this wake-up. */
+		of->woken_ns = 0;
 		return;
 	}
 	if (call_flags(call) & CALL_HAS_DESCRIPTOR)
 		fd = descriptor_of(call, 0, at->regs);
-	pace_infer(thread->slot, candidates, fd);
+	if (call == CALL_READ)
+		buffer = at->regs->si;
+	pace_infer(thread->slot, candidates, fd, buffer, at->result);
 }
 
-/* Whether a sleep in this call does not end tasks of the rule. */
+/* Whether a sleep in this call is part of the task (`includes_waits`). */
 static __always_inline bool pace_waits_in_task(struct thread_state *thread, struct pace_task *task)
 {
-	struct pace_rules *rules = &pace_rules[thread->session & (SESSIONS - 1)];
+	struct pace_rules *rules = pace_rules_of(thread->session);
 	u64 call = thread->call;
 	u32 begins;
 
@@ -113,8 +140,21 @@ static __always_inline bool pace_waits_in_task(struct thread_state *thread, stru
 	barrier_var(call);
 	if (!thread->in_call || call >= CALL_INDICES)
 		return true;
-	begins = rules->calls[call].if_positive | rules->calls[call].if_zero;
+	begins = rules->calls[call].if_positive | rules->calls[call].if_zero |
+		 rules->calls[call].if_timeout;
 	return !(begins & 1U << (task->rule & (PACE_RULES - 1)));
+}
+
+/*
+ * Whether a thread that sleeps waits for a disk. io_uring counts all its waits as such (Linux 6.5,
+ * io_uring/io_uring.c, io_cqring_wait_schedule), also those for sockets.
+ */
+static __always_inline bool pace_waits_for_disk(struct thread_state *thread,
+						struct task_struct *task)
+{
+	if (thread->in_call && thread->call % CALLS_PER_ABI == CALL_IO_URING_ENTER)
+		return false;
+	return BPF_CORE_READ_BITFIELD(task, in_iowait);
 }
 
 /*
@@ -138,7 +178,7 @@ __noinline int pace_switched_out(u32 slot, u32 sleeps, u64 now)
 		return 0;
 	pace_charge(of, task, now);
 	of->charged_ns = 0;
-	if (!sleeps || BPF_CORE_READ_BITFIELD(current, in_iowait) ||
+	if (!sleeps || pace_waits_for_disk(thread, current) ||
 	    (task->beginner == slot && pace_waits_in_task(thread, task)))
 		return 0;
 	/* Another processor is waking it already. */

@@ -12,6 +12,9 @@
 #define S_IFCHR 0020000
 #define S_IFIFO 0010000
 
+/* include/net/sock.h: the program has chosen the port. */
+#define SOCK_BINDPORT_LOCK 8
+
 /* include/linux/kdev_t.h; Documentation/admin-guide/devices.txt */
 #define MINOR_BITS 20
 #define MAJOR_TTY 4
@@ -25,6 +28,23 @@
 #define NAME_TIMERFD 0x646672656d69745bULL
 #define NAME_EVENTFD 0x6466746e6576655bULL
 
+/* include/uapi/linux/input-event-codes.h */
+#define EV_KEY 1
+#define EV_REL 2
+#define EV_ABS 3
+
+/* include/uapi/linux/input.h, of a program for x86-64 */
+struct input_event {
+	u64 seconds;
+	u64 microseconds;
+	u16 type;
+	u16 code;
+	s32 value;
+};
+
+/* How many events of a read are searched for a key or a motion. */
+#define EVENTS_READ 4
+
 /* The call has no descriptor. */
 #define PACE_NO_FD (~0U)
 
@@ -32,9 +52,31 @@
 struct pace_key {
 	/* enum pace_descriptor */
 	u32 descriptor;
-	/* The local port of an internet socket, or 0. */
-	u32 port;
+	/*
+	 * The local port of an internet socket, unless it was chosen for a client; the event of an
+	 * input device: type << 16 | code; 0: there is none.
+	 */
+	u32 detail;
 };
+
+/*
+ * The local port of an internet socket, unless the kernel has chosen one for a client: each
+ * connection of a client would be a type of its own. A socket of TCP shares the bucket of its port
+ * with the socket that has accepted it. connect() makes a bucket that cannot be shared
+ * (net/ipv4/inet_hashtables.c, __inet_hash_connect).
+ */
+static __always_inline u32 pace_port(struct sock *sk)
+{
+	u32 port = BPF_CORE_READ(sk, __sk_common.skc_num);
+	struct inet_bind_bucket *bucket;
+
+	if (BPF_CORE_READ_BITFIELD_PROBED(sk, sk_userlocks) & SOCK_BINDPORT_LOCK)
+		return port;
+	if (BPF_CORE_READ(sk, sk_protocol) != IPPROTO_TCP)
+		return 0;
+	bucket = BPF_CORE_READ((struct inet_connection_sock *)sk, icsk_bind_hash);
+	return bucket && BPF_CORE_READ(bucket, fastreuse) >= 0 ? port : 0;
+}
 
 static __always_inline u32 pace_device(u32 device)
 {
@@ -68,7 +110,7 @@ static __always_inline void pace_find_key(struct task_struct *task, u32 fd, stru
 				   socket.sk);
 		type = BPF_CORE_READ(sk, __sk_common.skc_family);
 		if (type == AF_INET || type == AF_INET6)
-			key->port = BPF_CORE_READ(sk, __sk_common.skc_num);
+			key->detail = pace_port(sk);
 	} else if (type == S_IFIFO) {
 		key->descriptor = PACE_PIPE;
 	} else if (type == S_IFCHR) {
@@ -89,26 +131,44 @@ static __always_inline void pace_find_key(struct task_struct *task, u32 fd, stru
 static __always_inline bool pace_rule_matches(struct pace_rule *rule, struct pace_thread *of,
 					      struct pace_key *key)
 {
-	const u64 *wanted = (const u64 *)rule->program, *program = (const u64 *)of->program;
-
-	if (rule->program[0] && (wanted[0] != program[0] || wanted[1] != program[1]))
+	if (rule->program[0] && !pace_is_same_program(rule->program, of->program))
 		return false;
 	if (rule->descriptors && !(rule->descriptors & 1U << (key->descriptor & 31)))
 		return false;
-	return !rule->port || rule->port == key->port;
+	return !rule->port || (key->descriptor == PACE_SOCKET && rule->port == key->detail);
+}
+
+/*
+ * The key or the motion that a thread has read from an input device. Other events, such as scan
+ * codes, precede it.
+ */
+static __always_inline u32 pace_input_event(u64 buffer, u64 bytes)
+{
+	struct input_event event;
+	u32 i;
+
+	for (i = 0; i < EVENTS_READ && (i + 1) * sizeof(event) <= bytes; i++) {
+		if (bpf_probe_read_user(&event, sizeof(event), (void *)(buffer + i * sizeof(event))))
+			return 0;
+		if (event.type == EV_KEY)
+			return EV_KEY << 16 | event.code;
+		if (event.type == EV_REL || event.type == EV_ABS)
+			return (u32)event.type << 16;
+	}
+	return 0;
 }
 
 /*
  * A call of the current thread has returned, and tasks of these rules may begin. The first rule
- * that matches decides. `fd`: the call's descriptor, or PACE_NO_FD. This is a global function, so
- * that the verifier checks it once.
+ * that matches decides. `fd`: the call's descriptor, or PACE_NO_FD. `buffer`: what `read` has read,
+ * or 0. This is a global function, so that the verifier checks it once.
  */
-__noinline int pace_infer(u32 slot, u32 candidates, u32 fd)
+__noinline int pace_infer(u32 slot, u32 candidates, u32 fd, u64 buffer, u64 bytes)
 {
 	struct task_struct *current = bpf_get_current_task_btf();
 	struct thread_state *thread = thread_at(slot);
 	struct pace_thread *of = pace_of(slot);
-	struct pace_rules *rules = &pace_rules[thread->session & (SESSIONS - 1)];
+	struct pace_rules *rules = pace_rules_of(thread->session);
 	u64 now, begin;
 	struct pace_key key = {};
 	struct pace_task *task;
@@ -118,6 +178,8 @@ __noinline int pace_infer(u32 slot, u32 candidates, u32 fd)
 		return 0;
 	if (fd != PACE_NO_FD)
 		pace_find_key(current, fd, &key);
+	if (buffer && key.descriptor == PACE_INPUT)
+		key.detail = pace_input_event(buffer, bytes);
 	for (i = 0; i < PACE_RULES; i++) {
 		if (candidates & 1U << i && pace_rule_matches(&rules->rule[i], of, &key))
 			break;
@@ -140,7 +202,7 @@ __noinline int pace_infer(u32 slot, u32 candidates, u32 fd)
 		task->begin_ns = begin;
 	task->rule = i;
 	task->descriptor = key.descriptor;
-	task->port = key.port;
+	task->detail = key.detail;
 	pace_begin(thread, task, now);
 	return 0;
 }

@@ -5,13 +5,13 @@
 
 #include "pace/tasks.bpf.h"
 
-struct pace_search {
+struct pace_search_id {
 	u64 id;
 	u32 tgid;
 	u32 found;
 };
 
-static long pace_compare(u32 entry, struct pace_search *search)
+static long pace_compare_id(u32 entry, struct pace_search_id *search)
 {
 	struct pace_task *task = pace_task_at(entry);
 
@@ -28,7 +28,7 @@ static long pace_compare(u32 entry, struct pace_search *search)
 static __always_inline struct pace_task *pace_find(struct thread_state *thread,
 						   struct pace_thread *of, u64 id)
 {
-	struct pace_search search = { .id = id, .tgid = thread->tgid };
+	struct pace_search_id search = { .id = id, .tgid = thread->tgid };
 	struct pace_task *task = pace_live(of);
 	u32 i;
 
@@ -37,7 +37,7 @@ static __always_inline struct pace_task *pace_find(struct thread_state *thread,
 			return task;
 		task = pace_outer(task);
 	}
-	bpf_loop(PACE_TASKS, pace_compare, &search, 0);
+	bpf_loop(PACE_TASKS, pace_compare_id, &search, 0);
 	return search.found ? pace_task_at(search.found) : NULL;
 }
 
@@ -61,6 +61,7 @@ static __always_inline void pace_begin_by_program(struct thread_state *thread,
 		return;
 	task->id = id;
 	task->type = type;
+	pace_rules_of(thread->session)->has_own_tasks = 1;
 	if (outer) {
 		task->outer = outer_entry;
 		task->outer_number = outer_number;
@@ -113,7 +114,7 @@ struct pace_search_user {
 
 static long pace_compare_user(u32 i, struct pace_search_user *search)
 {
-	struct pace_rules *rules = &pace_rules[search->session & (SESSIONS - 1)];
+	struct pace_rules *rules = pace_rules_of(search->session);
 
 	search->found = rules->user[i & (PACE_USERS - 1)] == search->uid;
 	return search->found;
@@ -122,7 +123,7 @@ static long pace_compare_user(u32 i, struct pace_search_user *search)
 /* Whether the current user may request operations on tasks in a session. */
 static __always_inline bool pace_may_request(u32 session)
 {
-	struct pace_rules *rules = &pace_rules[session & (SESSIONS - 1)];
+	struct pace_rules *rules = pace_rules_of(session);
 	struct pace_search_user search = { .session = session };
 
 	if (likely(!rules->has_users))
@@ -167,7 +168,8 @@ __noinline int pace_request(u32 slot, u64 operation, u64 a, u64 b, u64 c)
 		task = a ? pace_find(thread, of, a) : NULL;
 		if (!task)
 			break;
-		task->deadline_ns = b;
+		/* 0 stands for the deadline of the type. */
+		task->deadline_ns = b ? b : 1;
 		if (task->domain)
 			pace_evaluate(task->domain - 1, now);
 		break;

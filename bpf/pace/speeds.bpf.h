@@ -22,8 +22,8 @@ HASH_MAP(pace_types, PACE_SCHEDULES, struct pace_type_key, u32);
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, PACE_WISHES_BYTES);
-} pace_wishes SEC(".maps");
+	__uint(max_entries, PACE_SPEED_CHANGES_BYTES);
+} pace_speed_changes SEC(".maps");
 
 static __always_inline struct pace_domain *pace_domain_at(u32 domain)
 {
@@ -47,7 +47,7 @@ static __always_inline void pace_find_need(struct pace_task *task, u64 now, stru
 {
 	struct pace_schedule *schedule = &pace_schedules[task->schedule & (PACE_SCHEDULES - 1)];
 	u32 half = READ_ONCE(schedule->half) & 1, count = schedule->steps[half], i;
-	u64 done = task->cycles, deadline = schedule->deadline_ns[half], passed, planned, left;
+	u64 done = task->cycles, deadline = schedule->deadline_ns[half], passed, planned, left, margin;
 	struct pace_step *step = NULL;
 
 	need->khz = 0;
@@ -67,12 +67,14 @@ static __always_inline void pace_find_need(struct pace_task *task, u64 now, stru
 		return;
 	need->khz = step->khz;
 	passed = step->ns + (done - step->cycles) * KHZ_PER_GHZ / step->khz;
-	/* The rest of the work may run at the fastest speed. */
+	/* The pre-deadline cycles are done, so the deadline does not decide the speed any more. */
 	if (passed >= schedule->planned_ns[half])
 		return;
 	planned = (schedule->planned_ns[half] - passed) / NS_PER_US;
-	if (task->deadline_ns)
-		deadline = task->deadline_ns;
+	if (task->deadline_ns) {
+		margin = deadline - schedule->planned_ns[half];
+		deadline = task->deadline_ns > margin ? task->deadline_ns - margin : 0;
+	}
 	passed = now - task->begin_ns;
 	if (passed + NS_PER_US >= deadline) {
 		need->khz = 0;
@@ -80,10 +82,13 @@ static __always_inline void pace_find_need(struct pace_task *task, u64 now, stru
 		return;
 	}
 	left = (deadline - passed) / NS_PER_US;
-	/* 10 GHz times an hour in us is 3.6 * 10^16. */
-	if (planned > left || deadline > schedule->deadline_ns[half])
+	/* 10 GHz times an hour in us is 3.6 * 10^16, which fits into 64 bits. */
+	if (planned > left || task->deadline_ns > schedule->deadline_ns[half])
 		need->khz = need->khz * planned / left;
-	/* No processor is as fast as that. */
+	/* 0 stands for the fastest speed. */
+	if (!need->khz)
+		need->khz = 1;
+	/* The wanted speed has 32 bits. No processor is faster. */
 	if (need->khz >> 32)
 		need->khz = 0;
 }
@@ -91,18 +96,18 @@ static __always_inline void pace_find_need(struct pace_task *task, u64 now, stru
 /* A domain should have another speed. */
 static __always_inline void pace_want(u32 domain, u64 wanted, u64 now)
 {
-	struct pace_wish *wish;
+	struct pace_speed_change *change;
 
 	if (__sync_lock_test_and_set(&pace_domain_at(domain)->wanted, wanted) == wanted)
 		return;
-	wish = bpf_ringbuf_reserve(&pace_wishes, sizeof(*wish), 0);
-	/* If there is no room, user space will read the speed with an earlier wish. */
-	if (!wish)
+	change = bpf_ringbuf_reserve(&pace_speed_changes, sizeof(*change), 0);
+	/* If there is no room, user space will read the speed with an earlier change. */
+	if (!change)
 		return;
-	wish->domain = domain;
-	wish->unused = 0;
-	wish->ns = now;
-	bpf_ringbuf_submit(wish, 0);
+	change->domain = domain;
+	change->unused = 0;
+	change->ns = now;
+	bpf_ringbuf_submit(change, 0);
 }
 
 /*
@@ -123,6 +128,9 @@ __noinline int pace_evaluate(u32 domain, u64 now)
 		pace_want(domain, mode << PACE_MODE_SHIFT, now);
 		return 0;
 	}
+	/* Another task may have entered the domain at the same time as the first one. */
+	if (READ_ONCE(of->tasks) > 1)
+		of->is_crowded = 1;
 	mode = of->has_others ? PACE_AT_LEAST : PACE_AT;
 	task = pace_task_at(of->task);
 	if (!of->is_crowded && task->number == of->number && task->state == PACE_LIVE)
@@ -174,9 +182,9 @@ static long pace_search_others_on(u32 i, struct pace_search_others *search)
 }
 
 /*
- * Whether a domain must not be slow because of its other work. This is also so while its only task
- * waits, because other work may become ready unseen, and without a task, while a thread of a task
- * runs that is counted in another domain.
+ * Whether a domain must not be slow because of other work. Other work may become ready unseen while
+ * the only task waits, so that counts as well. Without a task in the domain, so does a running
+ * thread whose task is counted in another domain.
  */
 static __always_inline u32 pace_has_others(struct pace_domain *of, u32 watches)
 {
@@ -186,13 +194,30 @@ static __always_inline u32 pace_has_others(struct pace_domain *of, u32 watches)
 	return search.found || search.runs_task != !!of->tasks;
 }
 
-/* Lets the timer of a processor search for other work. */
-static __always_inline void pace_search_soon(u32 cpu)
+/*
+ * Starts the timer of a processor. It expires after `step_ns`, if that is not 0, or earlier if a
+ * search for other work is due. `searches`: a search is due after an interval. A search that is due
+ * already is not put off, however often the timer is started.
+ */
+static __always_inline void pace_start_timer(u32 cpu, u64 step_ns, u32 searches, u64 now)
 {
 	struct pace_timer *timer = bpf_map_lookup_elem(&pace_timers, &cpu);
+	struct pace_cpu *at = pace_cpu_at(cpu);
+	u64 ns = step_ns, search_ns = READ_ONCE(at->search_ns);
 
-	if (timer)
-		bpf_timer_start(&timer->timer, pace_control.grace_ns, 0);
+	if (!timer)
+		return;
+	if (searches && !search_ns) {
+		search_ns = now + pace_control.search_interval_ns;
+		WRITE_ONCE(at->search_ns, search_ns);
+	}
+	if (search_ns) {
+		search_ns = search_ns > now ? search_ns - now : 1;
+		if (!ns || search_ns < ns)
+			ns = search_ns;
+	}
+	if (ns)
+		bpf_timer_start(&timer->timer, ns, 0);
 }
 
 /* A task is not counted in a domain any more. After the last one, the domain is watched. */
@@ -206,54 +231,52 @@ static __always_inline void pace_leave_domain(u32 domain, u64 now)
 	of->has_others = 0;
 	of->saw_others = pace_has_others(of, 1);
 	pace_evaluate(domain, now);
-	pace_search_soon(bpf_get_smp_processor_id());
+	pace_start_timer(bpf_get_smp_processor_id(), 0, 1, now);
 }
 
 /*
  * Starts the timer of a processor on which the thread of a task runs. It expires when the task's
- * next step begins, as computed by the latest pace_evaluate(). While the task is slowed, it expires
- * earlier, to search for other work.
+ * next step begins, as computed by the latest pace_evaluate(). While the task runs below the
+ * fastest speed, it expires earlier, to search for other work.
  */
-static __always_inline void pace_arm(u32 cpu, struct pace_task *task)
+static __always_inline void pace_arm(u32 cpu, struct pace_task *task, u64 now)
 {
 	struct pace_cpu *at = pace_cpu_at(cpu);
-	struct pace_timer *timer = bpf_map_lookup_elem(&pace_timers, &cpu);
 	struct pace_domain *domain = pace_domain_at(at->domain);
-	u64 next = READ_ONCE(domain->next_step), done = task->cycles, ns = 0, until;
-
-	if (!timer || domain->is_crowded)
-		return;
+	u64 next = READ_ONCE(domain->next_step), done = task->cycles, step_ns = 0;
 	/* The speed is the lower half of the wanted value. */
-	if ((u32)READ_ONCE(domain->wanted))
-		ns = pace_control.grace_ns;
-	if (next > done && at->khz) {
-		until = (next - done) * KHZ_PER_GHZ / at->khz + 1;
-		if (!ns || until < ns)
-			ns = until;
-	}
-	if (ns)
-		bpf_timer_start(&timer->timer, ns, 0);
+	u32 khz = READ_ONCE(domain->wanted);
+
+	if (domain->is_crowded)
+		return;
+	if (next > done && at->khz)
+		step_ns = (next - done) * KHZ_PER_GHZ / at->khz + 1;
+	pace_start_timer(cpu, step_ns, khz && khz < pace_control.fastest_khz, now);
 }
 
 /* The timer of a processor has expired, possibly on another processor. */
 static int pace_expired(void *map, u32 *cpu, struct pace_timer *timer)
 {
 	struct pace_cpu *at = pace_cpu_at(*cpu);
-	u32 slot = READ_ONCE(at->slot), domain = at->domain, others, before;
+	u32 slot = READ_ONCE(at->slot), domain = at->domain, others, before, searches = 0;
 	struct pace_domain *of = pace_domain_at(domain);
 	struct pace_task *task = pace_running(at);
-	u64 now = bpf_ktime_get_ns();
+	u64 now = bpf_ktime_get_ns(), search_ns = READ_ONCE(at->search_ns);
 
 	if (task)
 		pace_charge_at(at, pace_of(slot), task, now);
-	others = pace_has_others(of, 0);
-	before = __sync_lock_test_and_set(&of->saw_others, others);
-	of->has_others = others && before;
+	if (search_ns && search_ns <= now) {
+		WRITE_ONCE(at->search_ns, 0);
+		others = pace_has_others(of, 0);
+		before = __sync_lock_test_and_set(&of->saw_others, others);
+		of->has_others = others && before;
+		searches = others && !before;
+	}
 	pace_evaluate(domain, now);
-	if (others && !before)
-		pace_search_soon(*cpu);
-	else if (task)
-		pace_arm(*cpu, task);
+	if (task)
+		pace_arm(*cpu, task, now);
+	if (searches)
+		pace_start_timer(*cpu, 0, 1, now);
 	return 0;
 }
 
@@ -306,7 +329,7 @@ __noinline int pace_prepare_pacing(u32 entry)
 		return 0;
 	pace_make_timers();
 	key.type = task->type;
-	key.port = task->port;
+	key.detail = task->detail;
 	key.rule = task->rule;
 	key.descriptor = task->descriptor;
 	__builtin_memcpy(key.program, task->program, sizeof(key.program));
@@ -335,14 +358,17 @@ __noinline int pace_run_paced(u32 entry, u64 now)
 		pace_enter_domain(task, domain);
 		pace_leave_domain(before - 1, now);
 	}
-	/* The timer has found that no thread of the task runs. */
+	/*
+	 * The timer has found no running thread of the task, and has taken that for other work.
+	 * Now the queue of the only processor has no other thread.
+	 */
 	if (of->has_others && of->cpus == 1 && pace_cpu_at(cpu)->queue &&
 	    READ_FIELD(struct rq, pace_cpu_at(cpu)->queue, nr_running) == 1) {
 		of->has_others = 0;
 		of->saw_others = 0;
 	}
 	pace_evaluate(domain, now);
-	pace_arm(cpu, task);
+	pace_arm(cpu, task, now);
 	return 0;
 }
 
@@ -367,25 +393,25 @@ static __always_inline void pace_watched_switch(struct cpu_state *cpu, struct ta
 	u32 number = bpf_get_smp_processor_id();
 	struct pace_cpu *at = pace_cpu_at(number);
 	struct pace_domain *of = pace_domain_at(at->domain);
+	u64 now = bpf_ktime_get_ns();
 
 	if (!at->queue)
 		at->queue = (u64)next->se.cfs_rq->rq;
-	if (of->tasks || of->has_others ||
-	    bpf_ktime_get_ns() - of->released_ns > pace_control.spell_ns) {
+	if (of->tasks || of->has_others || now - of->released_ns > pace_control.release_delay_ns) {
 		cpu->is_watched = 0;
 		return;
 	}
 	/* The idle task has number 0. */
 	if (next->pid)
-		pace_search_soon(number);
+		pace_start_timer(number, 0, 1, now);
 }
 
-struct pace_find_power {
+struct pace_search_power {
 	u32 khz;
 	u32 milliwatts;
 };
 
-static long pace_compare_power(u32 i, struct pace_find_power *find)
+static long pace_compare_power(u32 i, struct pace_search_power *find)
 {
 	struct pace_power *power = &pace_control.power[i & (PACE_POWERS - 1)];
 
@@ -393,9 +419,9 @@ static long pace_compare_power(u32 i, struct pace_find_power *find)
 	return power->khz >= find->khz;
 }
 
-static __always_inline void pace_set_speed(struct pace_cpu *at, u32 khz)
+static __always_inline void pace_record_speed(struct pace_cpu *at, u32 khz)
 {
-	struct pace_find_power find = { .khz = khz };
+	struct pace_search_power find = { .khz = khz };
 
 	bpf_loop(pace_control.powers, pace_compare_power, &find, 0);
 	at->is_reported = 1;
@@ -412,14 +438,14 @@ static __always_inline void pace_frequency(u32 khz, u32 cpu)
 	u64 now;
 
 	if (!task) {
-		pace_set_speed(at, khz);
+		pace_record_speed(at, khz);
 		return;
 	}
 	now = bpf_ktime_get_ns();
 	pace_charge_at(at, pace_of(slot), task, now);
-	pace_set_speed(at, khz);
+	pace_record_speed(at, khz);
 	if (task->domain)
-		pace_arm(cpu, task);
+		pace_arm(cpu, task, now);
 }
 
 #endif

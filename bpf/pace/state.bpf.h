@@ -17,7 +17,7 @@ struct pace_thread pace_threads[THREADS] SEC(".bss.pace_thr");
 struct pace_rules pace_rules[SESSIONS] SEC(".bss.pace_rules");
 struct pace_cpu pace_cpus[CPUS] SEC(".bss.pace_cpus");
 struct pace_domain pace_domains[CPUS] SEC(".bss.pace_dom");
-struct pace_schedule pace_schedules[PACE_SCHEDULES] SEC(".bss.pace_plan");
+struct pace_schedule pace_schedules[PACE_SCHEDULES] SEC(".bss.pace_sched");
 struct pace_control pace_control SEC(".bss.pace_ctl");
 
 FREE_LIST(pace_free_tasks, PACE_TASKS);
@@ -25,6 +25,20 @@ FREE_LIST(pace_free_tasks, PACE_TASKS);
 static __always_inline struct pace_thread *pace_of(u32 slot)
 {
 	return &pace_threads[slot & (THREADS - 1)];
+}
+
+/* The rules of a session. */
+static __always_inline struct pace_rules *pace_rules_of(u32 session)
+{
+	return &pace_rules[session & (SESSIONS - 1)];
+}
+
+/* Whether two file names of executables are the same, as far as they are kept. */
+static __always_inline bool pace_is_same_program(const char *one, const char *other)
+{
+	const u64 *a = (const u64 *)one, *b = (const u64 *)other;
+
+	return a[0] == b[0] && a[1] == b[1];
 }
 
 static __always_inline struct pace_task *pace_task_at(u32 task)
@@ -78,7 +92,7 @@ static __always_inline void pace_add_work(struct pace_task *task, struct pace_cp
 
 	if (!since || (s64)ns <= 0)
 		return;
-	/* A second at 5 GHz is 5 * 10^15 before the division. */
+	/* A second at 5 GHz is 5 * 10^15 before the division, so an hour fits into 64 bits. */
 	cycles = ns * at->khz / KHZ_PER_GHZ;
 	/* A nanosecond at a milliwatt is a picojoule. */
 	energy_pj = ns * at->milliwatts;

@@ -26,7 +26,7 @@ static __always_inline void pace_end(struct pace_task *task, u32 how, u64 now)
 		record->deadline_ns = task->deadline_ns;
 		record->rule = task->rule;
 		record->descriptor = task->descriptor;
-		record->port = task->port;
+		record->detail = task->detail;
 		record->pid = task->visible_pid;
 		record->unused = 0;
 		__builtin_memcpy(record->program, task->program, sizeof(record->program));
@@ -44,11 +44,10 @@ struct pace_search_exempt {
 
 static long pace_compare_exempt(u32 i, struct pace_search_exempt *search)
 {
-	struct pace_rules *rules = &pace_rules[thread_at(search->slot)->session & (SESSIONS - 1)];
-	const u64 *exempt = (const u64 *)rules->exempt[i & (PACE_EXEMPT - 1)];
-	const u64 *program = (const u64 *)pace_of(search->slot)->program;
+	struct pace_rules *rules = pace_rules_of(thread_at(search->slot)->session);
 
-	search->found = exempt[0] == program[0] && exempt[1] == program[1];
+	search->found = pace_is_same_program(rules->exempt[i & (PACE_EXEMPT - 1)],
+					     pace_of(search->slot)->program);
 	return search->found;
 }
 
@@ -69,8 +68,7 @@ __noinline int pace_find_program(u32 slot)
 	__builtin_memset(of->program, 0, sizeof(of->program));
 	name = BPF_CORE_READ(task, mm, exe_file, f_path.dentry, d_name.name);
 	bpf_probe_read_kernel_str(of->program, sizeof(of->program), name);
-	bpf_loop(pace_rules[thread->session & (SESSIONS - 1)].exempt_programs, pace_compare_exempt,
-		 &search, 0);
+	bpf_loop(pace_rules_of(thread->session)->exempt_programs, pace_compare_exempt, &search, 0);
 	of->is_exempt = search.found;
 	of->is_known = 1;
 	return 0;

@@ -20,9 +20,6 @@
 #define IFF_LOOPBACK 8
 #define MSG_PEEK 2
 
-/* include/uapi/linux/in.h */
-#define IPPROTO_TCP 6
-
 /*
  * Documentation/networking/ip-sysctl.rst, ip_local_port_range: the kernel itself assigns ports from
  * this number on.

@@ -43,7 +43,7 @@ enum pace_operation {
 	PACE_NAME_TYPE = 5,
 };
 
-/* What a thread does with a descriptor, or the lack of one. */
+/* The kind of a call's descriptor. */
 enum pace_descriptor {
 	/* The call has no descriptor, or one of another kind. */
 	PACE_OTHER = 0,
@@ -60,6 +60,9 @@ enum pace_descriptor {
 struct pace_call {
 	__u16 if_zero;
 	__u16 if_positive;
+	/* If it returns 0 after the thread has slept in it: the time to wait has passed. */
+	__u16 if_timeout;
+	__u16 unused;
 };
 
 struct pace_rule {
@@ -86,7 +89,8 @@ struct pace_rules {
 	__u32 user[PACE_USERS];
 	/* The number of users. */
 	__u32 users;
-	__u32 unused;
+	/* 1: a program has begun a task itself. The kernel side sets it. */
+	__u32 has_own_tasks;
 };
 
 enum pace_task_state {
@@ -120,8 +124,10 @@ struct pace_task {
 	/* The thread that began it, as the session's PID namespace numbers it. */
 	__u32 visible_pid;
 	__u16 rule;
+	/* enum pace_descriptor */
 	__u16 descriptor;
-	__u32 port;
+	/* Of a socket, the local port; of an input device, the event: type << 16 | code. */
+	__u32 detail;
 	/* API: the task during which its thread began this one; 0: there is none. */
 	__u32 outer;
 	__u32 outer_number;
@@ -151,6 +157,8 @@ struct pace_cpu {
 	__u32 next;
 	/* The power at its speed beyond that of an idle processor; 0: it is not known. */
 	__u32 milliwatts;
+	/* When the next search for other work is due; 0: none is. */
+	__u64 search_ns;
 };
 
 enum pace_mode {
@@ -170,14 +178,14 @@ struct pace_domain {
 	__u64 wanted;
 	/* The number of its unfinished tasks. */
 	__u32 tasks;
-	/* 1: there were several at once, since there was none. */
+	/* 1: several tasks were unfinished at the same time since the domain last had none. */
 	__u32 is_crowded;
 	/* The task and its number, if it is the only one. */
 	__u32 task;
 	__u32 number;
 	/* 1: other work was ready to run at the latest two searches for it. */
 	__u32 has_others;
-	/* 1: at the latest one. */
+	/* 1: other work was ready to run at the latest search. */
 	__u32 saw_others;
 	/* The first of its processors, and their number. */
 	__u32 first;
@@ -208,7 +216,7 @@ struct pace_schedule {
 	__u32 unused;
 	/* The time from the beginning of a task to its deadline. */
 	__u64 deadline_ns[2];
-	/* The same, by which the steps are planned. It is earlier, because speeds change late. */
+	/* The time from the beginning of a task to the end of its schedule. */
 	__u64 planned_ns[2];
 	struct pace_step step[2 * PACE_STEPS];
 };
@@ -216,21 +224,21 @@ struct pace_schedule {
 /* A type of tasks that has a schedule. */
 struct pace_type_key {
 	__u64 type;
-	__u32 port;
+	__u32 detail;
 	__u16 rule;
 	__u16 descriptor;
 	char program[PACE_PROGRAM_LEN];
 };
 
-/* A change of the wanted speed of a domain, which user space reads from `struct pace_domain`. */
-struct pace_wish {
+/* A domain should have another speed, which user space reads from `struct pace_domain`. */
+struct pace_speed_change {
 	__u32 domain;
 	__u32 unused;
 	__u64 ns;
 };
 
 /* Room for 64 changes. More are not lost, because user space reads the latest wanted speed. */
-#define PACE_WISHES_BYTES 4096
+#define PACE_SPEED_CHANGES_BYTES 4096
 
 /* The power of a processor at a speed, beyond that of an idle one. */
 struct pace_power {
@@ -250,16 +258,17 @@ struct pace_control {
 	__u32 timers_generation;
 	__u32 timers;
 	/*
-	 * How often to search for other work that is ready to run, while a task is slowed. Work
-	 * that is ready for a shorter time does not change the speed.
+	 * How often to search for other work that is ready to run, while a task runs below the
+	 * fastest speed. Work that is ready for a shorter time does not change the speed.
 	 */
-	__u64 grace_ns;
+	__u64 search_interval_ns;
 	/* For how long after its last task a domain is watched for other work. */
-	__u64 spell_ns;
+	__u64 release_delay_ns;
 	/* In ascending order. A speed between two has the power of the faster one. */
 	struct pace_power power[PACE_POWERS];
 	__u32 powers;
-	__u32 unused;
+	/* The fastest speed of the domains, in kHz. */
+	__u32 fastest_khz;
 };
 
 /* What pace knows of a thread: one entry for each thread slot. */
@@ -276,7 +285,7 @@ struct pace_thread {
 	/* 1: its program is exempt, and it works on no task. */
 	__u32 is_exempt;
 	char program[PACE_PROGRAM_LEN];
-	/* The time of that wake-up; 0: it has been used. */
+	/* The time of its latest wake-up; 0: a task has begun with it. */
 	__u64 woken_ns;
 	/* Its processor time is charged up to this time; 0: it does not run, as far as is known. */
 	__u64 charged_ns;
@@ -307,7 +316,7 @@ struct pace_record {
 	__u64 deadline_ns;
 	__u16 rule;
 	__u16 descriptor;
-	__u32 port;
+	__u32 detail;
 	/* The thread that began it, as the session's PID namespace numbers it. */
 	__u32 pid;
 	__u32 unused;

@@ -62,9 +62,9 @@ impl ClientConnection {
         Self::with_timeout(port, Duration::from_secs(1))
     }
 
-    fn with_timeout(port: u16, patience: Duration) -> io::Result<Self> {
+    fn with_timeout(port: u16, timeout: Duration) -> io::Result<Self> {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
-        stream.set_read_timeout(Some(patience))?;
+        stream.set_read_timeout(Some(timeout))?;
         stream.set_nodelay(true)?;
         Ok(Self { stream: BufReader::new(stream) })
     }

@@ -24,7 +24,7 @@ pub(crate) fn visit_all() -> u32 {
 }
 
 /// The numbers of a list such as "0-3,8".
-fn parse_cpu_list(list: &str) -> impl Iterator<Item = usize> {
+pub(crate) fn parse_cpu_list(list: &str) -> impl Iterator<Item = usize> {
     list.trim()
         .split(',')
         .filter_map(|range| {

@@ -1,9 +1,33 @@
 //! Chooses an estimator by replay.
 
-use crate::estimator::Estimator;
+use crate::estimator::{DistributionModel, Estimator, SampleSelection};
 use crate::levels::Levels;
 use crate::policies::{Learner, ScheduleRule, TypeKnowledge};
 use crate::replay::{TraceTask, replay};
+
+/// The selections from which the estimator of a type is chosen. The paper does not say which one
+/// RightSpeed uses; 0.95 is PACE's factor for aged samples.
+const SELECTIONS: [SampleSelection; 4] = [
+    SampleSelection::All,
+    SampleSelection::Recent(30),
+    SampleSelection::LongShort,
+    SampleSelection::Aged(0.95),
+];
+const MODELS: [DistributionModel; 5] = [
+    DistributionModel::Samples,
+    DistributionModel::Histogram,
+    DistributionModel::Gamma,
+    DistributionModel::Normal,
+    DistributionModel::Kernel,
+];
+
+/// The estimators from which that of a type is chosen.
+pub fn candidate_estimators() -> Vec<Estimator> {
+    let of = |selection: &SampleSelection| {
+        MODELS.map(|model| Estimator { selection: *selection, model })
+    };
+    SELECTIONS.iter().flat_map(of).collect()
+}
 
 /// Returns the index of the best estimator for these tasks. Of the estimators with which the
 /// schedules of `lambda_rule` would have met the target, this is the one that would have needed the
@@ -32,10 +56,9 @@ pub fn choose_estimator(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::estimator::{DistributionModel, SampleSelection};
     use crate::levels::Level;
 
-    /// When the work falls to a third, an estimator that forgets needs less energy.
+    /// When the work falls to a third, an estimator of recent samples needs less energy.
     #[test]
     fn recent_samples_win_after_a_change() {
         let level = |(mhz, watts): (f64, f64)| Level { hz: mhz * 1e6, watts };

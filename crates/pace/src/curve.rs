@@ -1,5 +1,7 @@
 //! The distribution of the work of a type's tasks, as the steps of its survival function.
 
+use std::ops::Range;
+
 /// A distribution of work. It has amounts of work in ascending order, each with the probability
 /// that a task needs more. Between two amounts, the probability of the smaller one holds, so that
 /// the curve never understates the work.
@@ -58,8 +60,8 @@ impl WorkCurve {
 
     /// The smallest amount of the curve that a task exceeds with at most this probability.
     pub fn exceeded_by(&self, probability: f64) -> f64 {
-        let step = self.survival.partition_point(|survival| *survival > probability);
-        self.cycles[step.min(self.cycles.len() - 1)]
+        let last = self.cycles.len() - 1;
+        self.cycles[self.first_step(probability, 0..last)]
     }
 
     /// The smallest amount of the curve that at least this share of the tasks does not exceed. If
@@ -80,6 +82,13 @@ impl WorkCurve {
             (at, step) = (next, step + 1);
         }
         sum
+    }
+
+    /// The first of these steps at which a task needs more with at most this probability. Returns
+    /// the end of the range if there is none.
+    pub(crate) fn first_step(&self, probability: f64, steps: Range<usize>) -> usize {
+        let survival = &self.survival[steps.clone()];
+        steps.start + survival.partition_point(|survival| *survival > probability)
     }
 
     /// The amounts at which the probability falls, in ascending order.

@@ -49,7 +49,7 @@ const LONG: usize = 12;
 const SHORT: usize = 3;
 const SHORT_WEIGHT: f64 = 3.0;
 /// A sample with less than this part of the latest sample's weight is left out.
-const LEAST_WEIGHT: f64 = 1e-6;
+const MIN_WEIGHT: f64 = 1e-6;
 
 impl SampleSelection {
     /// The weights of the selected ones of `samples` samples. The weight of the latest sample is
@@ -66,7 +66,7 @@ impl SampleSelection {
             Self::Aged(factor) => {
                 let mut weights: Vec<_> = std::iter::successors(Some(1.0), |w| Some(w * factor))
                     .take(samples)
-                    .take_while(|weight| *weight >= LEAST_WEIGHT)
+                    .take_while(|weight| *weight >= MIN_WEIGHT)
                     .collect();
                 weights.reverse();
                 weights

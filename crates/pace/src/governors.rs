@@ -1,4 +1,4 @@
-//! The formulas of Linux's interval governors, for comparison.
+//! The formulas of Linux's governors, for comparison.
 //!
 //! Sources, Linux v6.18: drivers/cpufreq/cpufreq_ondemand.c, cpufreq_conservative.c,
 //! cpufreq_governor.c, kernel/sched/cpufreq_schedutil.c, kernel/sched/pelt.c. The load that

@@ -1,5 +1,5 @@
 //! The model of pace (docs/decisions/0009-pace.md). It finds the speeds of a processor that are
-//! worth having, estimates the work of a type's tasks, and plans the sequence of speeds that does
+//! worthwhile, estimates the work of a type's tasks, and plans the sequence of speeds that does
 //! this work by its deadline with the least energy.
 //!
 //! Source: Lorch and Smith, "Operating System Modifications for Task-Based Speed and Voltage
@@ -25,7 +25,7 @@ mod replay;
 mod rule_file;
 mod schedule;
 
-pub use choice::choose_estimator;
+pub use choice::{candidate_estimators, choose_estimator};
 pub use curve::WorkCurve;
 pub use estimator::{DistributionModel, Estimator, SampleSelection};
 pub use four_steps::four_steps;
@@ -39,7 +39,7 @@ pub use policies::{
 };
 pub use replay::{Replay, SpeedPolicy, TraceTask, replay};
 pub use rule_file::{
-    ACTUATORS, BEGINNING_CALLS, DEFAULT_GOAL, DescriptorKind, MAX_EXEMPT, MAX_RULES, MAX_USERS,
-    ProgramType, TaskRule, TaskRules, parse_task_rules,
+    ACTUATORS, BEGINNING_CALLS, BeginningResult, DEFAULT_GOAL, DescriptorKind, MAX_EXEMPT,
+    MAX_RULES, MAX_USERS, ProgramType, TaskRule, TaskRules, parse_task_rules,
 };
 pub use schedule::{Goal, Schedule, Step, flat, lambda_rule};

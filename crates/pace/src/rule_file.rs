@@ -17,35 +17,45 @@
 //! deadline-ms = 20
 //! ```
 
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 
 use toml_reader::{At, Problem, Problems, TableReader};
 
-/// The calls whose return can begin a task, each with whether it returns 0 when it has succeeded
-/// (and not a positive number).
-pub const BEGINNING_CALLS: [(&str, bool); 22] = [
-    ("accept", false),
-    ("accept4", false),
-    ("clock_nanosleep", true),
-    ("epoll_pwait", false),
-    ("epoll_pwait2", false),
-    ("epoll_wait", false),
-    ("futex", true),
-    ("io_uring_enter", false),
-    ("ioctl", true),
-    ("mq_timedreceive", false),
-    ("msgrcv", false),
-    ("nanosleep", true),
-    ("poll", false),
-    ("ppoll", false),
-    ("pselect6", false),
-    ("read", false),
-    ("readv", false),
-    ("recvfrom", false),
-    ("recvmmsg", false),
-    ("recvmsg", false),
-    ("rt_sigtimedwait", false),
-    ("select", false),
+/// The results of a call with which a task begins. With an error, no task begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BeginningResult {
+    /// 0.
+    Zero,
+    /// A positive number.
+    Positive,
+    /// A positive number, or 0 after the thread has slept: the time to wait has passed.
+    PositiveOrTimeout,
+}
+
+/// The calls whose return can begin a task.
+pub const BEGINNING_CALLS: [(&str, BeginningResult); 22] = [
+    ("accept", BeginningResult::Positive),
+    ("accept4", BeginningResult::Positive),
+    ("clock_nanosleep", BeginningResult::Zero),
+    ("epoll_pwait", BeginningResult::PositiveOrTimeout),
+    ("epoll_pwait2", BeginningResult::PositiveOrTimeout),
+    ("epoll_wait", BeginningResult::PositiveOrTimeout),
+    ("futex", BeginningResult::Zero),
+    ("io_uring_enter", BeginningResult::Positive),
+    ("ioctl", BeginningResult::Zero),
+    ("mq_timedreceive", BeginningResult::Positive),
+    ("msgrcv", BeginningResult::Positive),
+    ("nanosleep", BeginningResult::Zero),
+    ("poll", BeginningResult::PositiveOrTimeout),
+    ("ppoll", BeginningResult::PositiveOrTimeout),
+    ("pselect6", BeginningResult::PositiveOrTimeout),
+    ("read", BeginningResult::Positive),
+    ("readv", BeginningResult::Positive),
+    ("recvfrom", BeginningResult::Positive),
+    ("recvmmsg", BeginningResult::Positive),
+    ("recvmsg", BeginningResult::Positive),
+    ("rt_sigtimedwait", BeginningResult::Positive),
+    ("select", BeginningResult::PositiveOrTimeout),
 ];
 
 /// The kinds of descriptors that a rule can name.
@@ -113,7 +123,7 @@ pub struct TaskRule {
     /// The file name of the executable; `None`: any program.
     pub program: Option<String>,
     /// Entries of [`BEGINNING_CALLS`].
-    pub calls: Vec<(&'static str, bool)>,
+    pub calls: Vec<(&'static str, BeginningResult)>,
     /// The kinds of the call's descriptor; empty: any, or none.
     pub descriptors: Vec<DescriptorKind>,
     /// The local port of the socket; `None`: any.
@@ -184,14 +194,15 @@ pub fn parse_task_rules(text: &str) -> Result<TaskRules, Problems> {
     }
     reader.finish(|_| "the tables of this file are [[rule]] and [[type]]".into());
     let mut file = TaskRules { levels, actuator, exempt, users, ..TaskRules::default() };
+    let mut names = Vec::new();
     for table in &tables {
         let mut entry = TableReader::new(table.value, table.span.clone(), &mut problems);
-        file.rules.extend(read_rule(&mut entry));
+        file.rules.extend(read_rule(&mut entry, &mut names));
         entry.finish(|_| "a rule has no tables".into());
     }
     for table in &types {
         let mut entry = TableReader::new(table.value, table.span.clone(), &mut problems);
-        file.types.extend(read_type(&mut entry));
+        file.types.extend(read_type(&mut entry, &mut names));
         entry.finish(|_| "a type has no tables".into());
     }
     problems.sort_by_key(|problem| problem.span.start);
@@ -233,21 +244,47 @@ fn read_users(reader: &mut TableReader<'_, '_>) -> Option<Vec<String>> {
     Some(named.into_iter().map(|at| at.value.to_owned()).collect())
 }
 
-/// The name of a rule or type. If the result is `None`, there is a problem.
-fn read_name(entry: &mut TableReader<'_, '_>, what: &str, help: &str) -> Option<String> {
+/// The name of a rule or type, and the program whose tasks it is about.
+struct Named {
+    name: String,
+    program: Option<String>,
+    span: Range<usize>,
+}
+
+/// Reads the name and the program of a rule or type. `names` are those of the earlier ones. If the
+/// name is `None`, there is a problem.
+fn read_name(
+    entry: &mut TableReader<'_, '_>,
+    names: &mut Vec<Named>,
+    what: &str,
+    help: &str,
+) -> (Option<String>, Option<String>) {
     let before = entry.problems.len();
     let name = entry.string("name");
     if name.is_none() && entry.problems.len() == before {
         let problem = Problem::new(entry.span.clone(), format!("the {what} has no name"));
         entry.problem(problem.help(help));
     }
-    name.map(|at| at.value.to_owned())
-}
-
-fn read_program(entry: &mut TableReader<'_, '_>) -> Option<String> {
-    let program = entry.string("program")?;
-    check_program(entry, &program);
-    Some(program.value.to_owned())
+    let program = entry.string("program");
+    if let Some(program) = &program {
+        check_program(entry, program);
+    }
+    let program = program.map(|at| at.value.to_owned());
+    let Some(name) = name else { return (None, program) };
+    // Types of tasks are told apart by program and name.
+    let is_same = |earlier: &&Named| {
+        let (one, other) = (&earlier.program, &program);
+        earlier.name == name.value && (one.is_none() || other.is_none() || one == other)
+    };
+    if let Some(earlier) = names.iter().find(is_same) {
+        let text = format!("{:?} is the name of two rules or types", name.value);
+        let problem =
+            Problem::new(name.span.clone(), text).other(earlier.span.clone(), "the first");
+        entry.problem(problem.help("give each a name or a program of its own"));
+    }
+    let (name, span) = (name.value.to_owned(), name.span);
+    names.push(Named { name: name.clone(), program: program.clone(), span });
+    (Some(name), program)
 }
 
 fn check_program(entry: &mut TableReader<'_, '_>, program: &At<&str>) {
@@ -265,17 +302,17 @@ fn read_goal(entry: &mut TableReader<'_, '_>) -> (f64, f64) {
     (deadline.map_or(DEFAULT_GOAL.0, |at| at.value), target.map_or(DEFAULT_GOAL.1, |at| at.value))
 }
 
-fn read_type(entry: &mut TableReader<'_, '_>) -> Option<ProgramType> {
+fn read_type(entry: &mut TableReader<'_, '_>, names: &mut Vec<Named>) -> Option<ProgramType> {
     let help = "it is the name by which the program registers the type: name = \"frame\"";
-    let (name, program) = (read_name(entry, "type", help), read_program(entry));
+    let (name, program) = read_name(entry, names, "type", help);
     let (deadline_ms, target) = read_goal(entry);
     Some(ProgramType { name: name?, program, deadline_ms, target })
 }
 
-fn read_rule(entry: &mut TableReader<'_, '_>) -> Option<TaskRule> {
+fn read_rule(entry: &mut TableReader<'_, '_>, names: &mut Vec<Named>) -> Option<TaskRule> {
     let span = entry.span.clone();
-    let name = read_name(entry, "rule", "it is shown in reports: name = \"frame\"");
-    let program = read_program(entry);
+    let help = "it is shown in reports: name = \"frame\"";
+    let (name, program) = read_name(entry, names, "rule", help);
     let before = entry.problems.len();
     let named = entry.strings("calls");
     if named.as_ref().is_none_or(Vec::is_empty) && entry.problems.len() == before {
@@ -354,7 +391,7 @@ deadline-ms = 20
         assert_eq!(types[0].name, "request");
         assert_eq!((types[0].deadline_ms, types[0].target), (20.0, 0.95));
         assert_eq!((rules[0].deadline_ms, rules[0].target), (50.0, 0.95));
-        assert_eq!(rules[0].calls, [("read", false)]);
+        assert_eq!(rules[0].calls, [("read", BeginningResult::Positive)]);
         assert_eq!(rules[0].descriptors, [DescriptorKind::Terminal, DescriptorKind::Input]);
         assert_eq!(rules[1].program.as_deref(), Some("nginx"));
         assert_eq!((rules[1].port, rules[1].deadline_ms), (Some(80), 20.0));
@@ -408,7 +445,13 @@ calls = 7
         );
         assert_eq!(found[5].help.as_deref(), Some("did you mean \"epoll_wait\"?"));
         assert!(parse_task_rules("").unwrap_err()[0].message.contains("neither rules nor types"));
-        let many = "[[rule]]\nname = \"a\"\ncalls = \"read\"\n".repeat(17);
+        let twice = "[[rule]]\nname = \"a\"\nprogram = \"x\"\ncalls = \"read\"\n\
+            [[rule]]\nname = \"a\"\nprogram = \"y\"\ncalls = \"read\"\n";
+        assert!(parse_task_rules(twice).is_ok());
+        let found = parse_task_rules(&format!("{twice}[[type]]\nname = \"a\"\n")).unwrap_err();
+        assert_eq!(found[0].message, "\"a\" is the name of two rules or types");
+        let rule = |n| format!("[[rule]]\nname = \"{n}\"\ncalls = \"read\"\n");
+        let many: String = (0..17).map(rule).collect();
         assert!(parse_task_rules(&many).unwrap_err()[0].message.contains("17 rules"));
     }
 }

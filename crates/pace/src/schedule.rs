@@ -1,5 +1,7 @@
 //! Schedules: the level at which a task runs as a function of the work that it has done.
 
+use std::mem;
+
 use crate::curve::WorkCurve;
 use crate::levels::Levels;
 
@@ -35,7 +37,7 @@ const HALVINGS: usize = 40;
 /// The smallest λ of the search, as a fraction of the λ at which a schedule leaves the slowest
 /// level at once. The same fraction is the probability Fᶜ(w) at which this smallest λ leaves the
 /// slowest level. No curve has a smaller probability, except 0.
-const LEAST_LAMBDA: f64 = 1e-9;
+const MIN_LAMBDA: f64 = 1e-9;
 
 impl Schedule {
     /// The steps in the order of their beginnings.
@@ -191,39 +193,58 @@ pub fn lambda_rule(levels: &Levels, curve: &WorkCurve, goal: Goal) -> Schedule {
             (1.0 / all[level].hz - 1.0 / all[level + 1].hz) / more
         })
         .collect();
-    let leaves = |lambda: f64| -> Vec<f64> {
-        let leaves = rates.iter().map(|rate| match lambda * rate {
-            probability if probability >= 1.0 => 0.0,
-            probability => curve.exceeded_by(probability).min(goal.cycles),
-        });
-        leaves.collect()
+    // Where a level can be left: 0 is at once, n is at the n-th amount of the curve, and the last
+    // position is at the pre-deadline cycles. A larger λ leaves no level later.
+    let amounts = curve.amounts();
+    let inner = amounts.partition_point(|amount| *amount < goal.cycles);
+    let work = |position: usize| match position {
+        0 => 0.0,
+        position if position <= inner => amounts[position - 1],
+        _ => goal.cycles,
     };
-    let time = |leaves: &[f64]| -> f64 {
-        let ends = leaves.iter().chain([&goal.cycles]);
-        let begins = [&0.0].into_iter().chain(leaves);
-        ends.zip(begins).zip(all).map(|((end, begin), level)| (end - begin) / level.hz).sum()
+    let time = |leaves: &[usize]| -> f64 {
+        let (mut time, mut done) = (0.0, 0.0);
+        for (position, level) in leaves.iter().chain([&(inner + 1)]).zip(all) {
+            time += (work(*position) - done) / level.hz;
+            done = work(*position);
+        }
+        time
     };
     if goal.cycles >= all[fastest].hz * goal.deadline || fastest == 0 {
         return Schedule::fastest(levels);
     }
-    let mut slow = vec![goal.cycles; fastest];
+    let mut slow = vec![inner + 1; fastest];
     if time(&slow) <= goal.deadline {
-        return Schedule::of_transitions(&slow);
+        return Schedule::of_transitions(&vec![goal.cycles; fastest]);
     }
-    let mut fast = vec![0.0; fastest];
-    let (mut low, mut high) = (LEAST_LAMBDA / rates[0], 1.0 / rates[fastest - 1]);
+    let mut fast = vec![0; fastest];
+    let mut between = fast.clone();
+    let (mut low, mut high) = (MIN_LAMBDA / rates[0], 1.0 / rates[fastest - 1]);
     for _ in 0..HALVINGS {
+        if slow.iter().sum::<usize>() - fast.iter().sum::<usize>() == 1 {
+            break;
+        }
         let lambda = (low * high).sqrt();
-        let between = leaves(lambda);
+        for (level, rate) in rates.iter().enumerate() {
+            let first = fast[level].max(1);
+            between[level] = match lambda * rate {
+                probability if probability >= 1.0 => 0,
+                probability => 1 + curve.first_step(probability, first - 1..slow[level] - 1),
+            };
+        }
         if time(&between) > goal.deadline {
-            (low, slow) = (lambda, between);
+            low = lambda;
+            mem::swap(&mut slow, &mut between);
         } else {
-            (high, fast) = (lambda, between);
+            high = lambda;
+            mem::swap(&mut fast, &mut between);
         }
     }
     let (longer, shorter) = (time(&slow), time(&fast));
     let part = ((longer - goal.deadline) / (longer - shorter)).clamp(0.0, 1.0);
-    let exact: Vec<_> =
-        slow.iter().zip(&fast).map(|(slow, fast)| slow + part * (fast - slow)).collect();
-    Schedule::of_transitions(&exact)
+    let exact = slow.iter().zip(&fast).map(|(slow, fast)| {
+        let (slow, fast) = (work(*slow), work(*fast));
+        slow + part * (fast - slow)
+    });
+    Schedule::of_transitions(&exact.collect::<Vec<_>>())
 }

@@ -73,10 +73,10 @@ pub enum TollgateCommand {
     ///
     /// docs/ecode.md describes the language. The machine needs no compiler.
     Plugin(plugin::PluginCommandLine),
-    /// Find out whether tasks with deadlines would save energy at lower speeds of the processor
+    /// Find out whether lower speeds would save energy, and set them for tasks with deadlines
     ///
-    /// `tollgate run --pace FILE` and `tollgate daemon --pace FILE` set the speeds of the
-    /// processors. `tollgate pace watch` shows what they would save, and changes no speed.
+    /// `tollgate pace watch` shows what lower speeds would save, and changes no speed. `tollgate run
+    /// --pace FILE` and `tollgate daemon --pace FILE` set the speeds of the processors.
     Pace(pace::PaceCommandLine),
     /// Guard the machine, charge work to services, pace tasks, or run plugins, until stopped
     ///

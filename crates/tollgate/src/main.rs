@@ -11,6 +11,7 @@ mod daemon;
 mod daemon_client;
 mod doctor;
 mod document_input;
+mod durable_file;
 mod exit_status;
 mod extension;
 mod extension_arm;

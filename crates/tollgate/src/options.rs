@@ -11,7 +11,7 @@ pub struct ResultOptions {
     /// Print one JSON document instead of text
     #[arg(long)]
     pub json: bool,
-    /// Write the result to this file; - is stdout (default: stdout; stderr for `tollgate run`)
+    /// Write the result to this file; - is stdout (default: stdout, or stderr if a command is run)
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Show at most this many rows of each list in the text output

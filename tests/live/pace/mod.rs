@@ -192,6 +192,31 @@ fn timer_begins_a_task_and_the_next_sleep_ends_it() {
     assert_eq!(policies.as_array().map(Vec::len), Some(8));
 }
 
+#[test]
+fn wait_that_times_out_begins_a_task() {
+    let rules = TIMER.replace("nanosleep", "poll");
+    // A poll that does not wait neither ends a task nor begins one.
+    assert_eq!(watch(Some(&rules), "timeouts 30 1").only_type(), ("workloads: tick", 30));
+}
+
+#[test]
+fn connections_of_a_client_are_one_type() {
+    let watched = watch(Some(MESSAGES), "replies 12");
+    let port = watched.printed()[0];
+    let of_server = format!("workloads: message (socket, port {port})");
+    let expected = [("workloads: message (socket)", 12), (of_server.as_str(), 12)];
+    assert_eq!(watched.types(), expected);
+}
+
+#[test]
+fn executed_program_does_not_continue_tasks() {
+    let watched = watch(Some(NO_RULE), "exec-in-task 5");
+    let (abandoned, unfinished) = (&watched.pace["abandoned"], &watched.pace["unfinished"]);
+    assert_eq!((abandoned.as_u64(), unfinished.as_u64()), (Some(1), Some(0)));
+    let tasks: Vec<_> = watched.types().into_iter().map(|(_, tasks)| tasks).collect();
+    assert_eq!(tasks, [5]);
+}
+
 const MESSAGES: &str = "\
 [[rule]]
 name = \"message\"

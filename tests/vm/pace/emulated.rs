@@ -1,7 +1,7 @@
 //! Emulated processors, whose speeds vm/pstates.asl describes.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -11,6 +11,8 @@ use crate::harness::{Finished, Job, Running, eventually, workload};
 /// The target of the tasks.
 pub const TARGET: f64 = 0.9;
 const DEADLINE_MS: u64 = 100;
+/// The fastest speed of vm/pstates.asl.
+const FASTEST_KHZ: u64 = 3_000_000;
 
 pub fn load_drivers() {
     for name in ["acpi-cpufreq", "cpufreq_userspace"] {
@@ -18,48 +20,100 @@ pub fn load_drivers() {
     }
 }
 
+/// The numbers of the frequency domains.
+fn domains() -> impl Iterator<Item = u32> {
+    // A governor may have a folder beside the policies.
+    (0..2).filter(|number| path(*number, "").exists())
+}
+
+fn path(domain: u32, file: &str) -> PathBuf {
+    format!("/sys/devices/system/cpu/cpufreq/policy{domain}/{file}").into()
+}
+
+/// The content of a file of a domain.
+pub fn setting(domain: u32, file: &str) -> String {
+    let path = path(domain, file);
+    let text = fs::read_to_string(&path);
+    text.unwrap_or_else(|error| panic!("{path:?}: {error}")).trim().to_owned()
+}
+
+/// The same for the first domain.
 pub fn policy(file: &str) -> String {
-    let path = format!("/sys/devices/system/cpu/cpufreq/policy0/{file}");
-    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}")).trim().to_owned()
+    setting(0, file)
 }
 
 pub fn set_governor(name: &str) {
-    let folder = Path::new("/sys/devices/system/cpu/cpufreq");
-    // A governor may have a folder beside the policies.
-    for number in 0..2 {
-        let file = folder.join(format!("policy{number}/scaling_governor"));
-        if file.exists() {
-            fs::write(file, name).expect("a governor");
-        }
+    for domain in domains() {
+        fs::write(path(domain, "scaling_governor"), name).expect("a governor");
     }
 }
 
-/// The governor and the bounds of the first domain.
-pub fn state() -> [String; 3] {
-    ["scaling_governor", "scaling_min_freq", "scaling_max_freq"].map(policy)
+/// The governor and the bounds of a domain.
+pub type DomainState = [String; 3];
+
+/// The states of all domains.
+pub fn state() -> Vec<DomainState> {
+    let of = |domain| {
+        ["scaling_governor", "scaling_min_freq", "scaling_max_freq"]
+            .map(|file| setting(domain, file))
+    };
+    domains().map(of).collect()
 }
 
-/// The governors of all domains.
+/// The domain that this actuator has slowed down, if there is one. `before` is the state before.
+pub fn slowed_domain(actuator: &str, before: &[DomainState]) -> Option<u32> {
+    domains().zip(state()).zip(before).find_map(|((domain, [governor, min, max]), before)| {
+        let is_slowed = match actuator {
+            "bounds" => min == max && max != before[2],
+            _ => {
+                let khz = setting(domain, "scaling_setspeed").parse();
+                governor == "userspace" && khz.is_ok_and(|khz: u64| khz < FASTEST_KHZ)
+            }
+        };
+        is_slowed.then_some(domain)
+    })
+}
+
+/// The governors of the domains that are online.
 pub fn governors() -> Vec<String> {
-    let folder = Path::new("/sys/devices/system/cpu/cpufreq");
-    let files = (0..2).map(|number| folder.join(format!("policy{number}/scaling_governor")));
+    let files = domains().map(|domain| path(domain, "scaling_governor"));
     files.filter_map(|file| fs::read_to_string(file).ok()).collect()
 }
 
 /// A `tollgate run --pace` of this number of tasks.
 pub fn paced(tasks: u64) -> Job {
-    // The files are read when the command starts.
-    paced_with_store(tasks, &folder().keep())
+    paced_with(tasks, "", &folder().keep())
+}
+
+/// The same, with one actuator.
+pub fn paced_by(actuator: &str, tasks: u64) -> Job {
+    paced_with(tasks, &format!("actuator = \"{actuator}\"\n"), &folder().keep())
 }
 
 /// The same, with the samples of earlier runs that are stored in a folder.
 pub fn paced_with_store(tasks: u64, folder: &Path) -> Job {
+    paced_with(tasks, "", folder)
+}
+
+/// A `tollgate run --pace` of another workload with tasks of the same type.
+pub fn paced_command(arguments: &str) -> Job {
+    paced_workload(arguments, "", &folder().keep())
+}
+
+fn paced_with(tasks: u64, keys: &str, folder: &Path) -> Job {
+    let arguments = format!("slowed-tasks {tasks} {} {DEADLINE_MS} 1", DEADLINE_MS + 10);
+    paced_workload(&arguments, keys, folder)
+}
+
+/// `keys` are the first lines of the file of rules. The folder must exist until the command has
+/// started.
+fn paced_workload(arguments: &str, keys: &str, folder: &Path) -> Job {
     let rules = folder.join("rules.toml");
-    let text =
-        format!("[[type]]\nname = \"frame\"\ndeadline-ms = {DEADLINE_MS}\ntarget = {TARGET}\n");
+    let text = format!(
+        "{keys}[[type]]\nname = \"frame\"\ndeadline-ms = {DEADLINE_MS}\ntarget = {TARGET}\n"
+    );
     fs::write(&rules, text).expect("the folder is ours");
-    let command = workload(&format!("slowed-tasks {tasks} {} {DEADLINE_MS} 1", DEADLINE_MS + 10));
-    let mut job = Job::run(&format!("--pace {}", rules.display()), command);
+    let mut job = Job::run(&format!("--pace {}", rules.display()), workload(arguments));
     job.command.env("TOLLGATE_PACE_STORE", folder.join("store"));
     job
 }
@@ -70,6 +124,15 @@ pub fn wait_until_paced(running: &Running) {
     eventually("the governor of pace", || {
         assert!(!running.is_over(), "{}", running.read("err"));
         policy("scaling_governor") == "userspace"
+    });
+}
+
+/// Waits until a task of a `tollgate run --pace` by this actuator runs at a slower speed.
+#[track_caller]
+pub fn wait_until_slowed(running: &Running, actuator: &str, before: &[DomainState]) {
+    eventually("a slower speed", || {
+        assert!(!running.is_over(), "{}", running.read("err"));
+        slowed_domain(actuator, before).is_some()
     });
 }
 

@@ -2,3 +2,5 @@
 
 mod alone;
 mod emulated;
+mod host_monitor;
+mod input;

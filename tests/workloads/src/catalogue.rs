@@ -162,6 +162,15 @@ pub const WORKLOADS: &[Workload] = &[
     workload("ticks", "N MS", tasks::ticks,
         "Works MS ms after each of N sleeps; prints how many nanoseconds of processor time that \
         took."),
+    workload("timeouts", "N MS", tasks::timeouts,
+        "Waits N times for 3 ms in poll; after each wait, works MS ms, calls a poll that does not \
+        wait, and works MS ms again."),
+    workload("read-keys", "DEVICE N", tasks::read_keys,
+        "Reads events of an input device until N keys were pressed."),
+    workload("replies", "N", tasks::replies,
+        "Connects N times over TCP and receives a reply each time; prints the port of the server."),
+    workload("exec-in-task", "N", tasks::exec_in_task,
+        "Begins a task, and executes chained-tasks N without ending it."),
     workload("worked-messages", "N MS", tasks::worked_messages,
         "Sends N messages over TCP to a thread that works MS ms for each; prints its port."),
     workload("slowed-tasks", "N PERIOD_MS DEADLINE_MS SEED", slowed_tasks::slowed_tasks,

@@ -1,7 +1,10 @@
 //! Tasks with deadlines, whose work is known: begun by the program itself, or to be inferred.
 
+use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -166,4 +169,80 @@ fn serve(count: u64, ms: u64) -> io::Result<u16> {
     }
     server.join().expect("the thread does not panic")?;
     Ok(address.port())
+}
+
+/// Work after each wait that times out. A poll that does not wait is part of the work.
+pub fn timeouts(mut arguments: Arguments) -> Outcome {
+    let waits = arguments.number("N", 1..=MAX_TASKS)?;
+    let ms = arguments.number("MS", 0..=HOUR_MS)?;
+    arguments.end()?;
+    // SAFETY: there is no descriptor to poll.
+    let wait = |ms| unsafe { libc::poll(std::ptr::null_mut(), 0, ms) };
+    for _ in 0..waits {
+        wait(3);
+        work_for(ms);
+        wait(0);
+        work_for(ms);
+    }
+    Ok(())
+}
+
+/// Reads of an input device (include/uapi/linux/input.h).
+pub fn read_keys(mut arguments: Arguments) -> Outcome {
+    /// The size of struct input_event, and where its type, code and value are.
+    const EVENT: usize = 24;
+    const EV_KEY: u16 = 1;
+    const PRESSED: i32 = 1;
+    let device = arguments.path("DEVICE")?;
+    let mut left = arguments.number("N", 1..=MAX_TASKS)?;
+    arguments.end()?;
+    let failed = |error| os_failure("read the input device", error);
+    let mut device = File::open(device).map_err(failed)?;
+    while left > 0 {
+        let mut events = [0; 16 * EVENT];
+        let read = device.read(&mut events).map_err(failed)?;
+        for event in events[..read].chunks_exact(EVENT) {
+            let kind = u16::from_ne_bytes([event[16], event[17]]);
+            let value = i32::from_ne_bytes([event[20], event[21], event[22], event[23]]);
+            left -= u64::from(kind == EV_KEY && value == PRESSED).min(left);
+        }
+    }
+    Ok(())
+}
+
+/// Connections over TCP, each of which gets a reply. Prints the port of the server.
+pub fn replies(mut arguments: Arguments) -> Outcome {
+    let count = arguments.number("N", 1..=MAX_TASKS)?;
+    arguments.end()?;
+    let exchange = || -> io::Result<u16> {
+        let listener = TcpListener::bind(("127.0.0.1", 0))?;
+        let address = listener.local_addr()?;
+        let server = thread::spawn(move || -> io::Result<()> {
+            for _ in 0..count {
+                let (mut connection, _) = listener.accept()?;
+                connection.read_exact(&mut [0])?;
+                connection.write_all(b".")?;
+            }
+            Ok(())
+        });
+        for _ in 0..count {
+            let mut client = TcpStream::connect(address)?;
+            client.write_all(b".")?;
+            client.read_exact(&mut [0])?;
+        }
+        server.join().expect("the thread does not panic")?;
+        Ok(address.port())
+    };
+    let port = exchange().map_err(|error| os_failure("exchange messages", error))?;
+    print_line(&port.to_string())
+}
+
+/// A task that is not ended before the process executes another program, which has tasks, too.
+pub fn exec_in_task(mut arguments: Arguments) -> Outcome {
+    let tasks = arguments.number("N", 1..=MAX_TASKS)?;
+    arguments.end()?;
+    TaskType::new(c"frame").begin();
+    let mut command = Command::new("/proc/self/exe");
+    let error = command.args(["chained-tasks", &tasks.to_string()]).exec();
+    Err(os_failure("execute itself", error))
 }

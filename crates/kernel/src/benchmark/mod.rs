@@ -104,6 +104,8 @@ pub const BENCHMARKS: &[Benchmark] = &[
         begins and ends: two calls"),
     benchmark("next-task", "task", true, tasks::next, "the same, if it ends when the next one \
         begins: one call"),
+    benchmark("schedule", "schedule", false, tasks::schedule, "no call at all: a schedule of five \
+        speeds from the work of 100 tasks"),
     benchmark("fork", "process", false, processes::fork, "fork, a child that exits at once, wait"),
     benchmark("fork-exec", "process", false, processes::fork_exec, "fork, with execve of a static \
         program that makes one call"),

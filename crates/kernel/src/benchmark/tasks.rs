@@ -1,4 +1,11 @@
-//! Benchmarks of tasks with deadlines that a program begins and ends itself (`wire/pace.h`).
+//! Benchmarks of tasks with deadlines: those that a program begins and ends itself (`wire/pace.h`),
+//! and their schedules.
+
+use std::hint::black_box;
+
+use ::pace::{
+    DistributionModel, Estimator, Level, Levels, SampleSelection, ScheduleRule, TypeKnowledge,
+};
 
 use super::unit::BenchmarkFn;
 use crate::wire;
@@ -44,5 +51,30 @@ pub fn next() -> BenchmarkFn {
         }
         // Other benchmarks of this thread must not run within a task.
         request(wire::PACE_END, [id, 0, 0]);
+    })
+}
+
+/// The number of tasks from which [`schedule`] estimates the distribution of work.
+const SAMPLES: usize = 100;
+
+/// A schedule for the five speeds of vm/pstates.asl. As in `tollgate run --pace`, it is made from
+/// the work of the latest tasks.
+pub fn schedule() -> BenchmarkFn {
+    let level = |(ghz, watts): (f64, f64)| Level { hz: ghz * 1e9, watts };
+    let levels = [(0.8, 4.0), (1.2, 7.0), (1.8, 12.0), (2.4, 20.0), (3.0, 30.0)].map(level);
+    let levels = Levels::new(levels.into(), 0.0).expect("valid levels");
+    assert_eq!(levels.worthwhile().len(), 5);
+    // 20 to 80 million cycles, not in order: 37 and 100 have no common divisor.
+    let samples = (0..SAMPLES).map(|task| 2e7 + (task * 37 % SAMPLES) as f64 * 6e5).collect();
+    let estimator = Estimator {
+        selection: SampleSelection::Recent(SAMPLES),
+        model: DistributionModel::Samples,
+    };
+    let knowledge = TypeKnowledge { target: 0.95, estimator, samples };
+    Box::new(move |units| {
+        for _ in 0..units {
+            // The slowest speed does half of the pre-deadline cycles by this deadline.
+            black_box(black_box(&knowledge).schedule(&levels, ScheduleRule::Lambda, 0.05));
+        }
     })
 }

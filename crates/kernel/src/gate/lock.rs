@@ -52,9 +52,9 @@ impl Lock {
     }
 
     /// As [`Lock::take`], but passes the lock's path to `notice` if another process holds the lock
-    /// for longer than `patience`.
-    pub fn take_with_notice(patience: Duration, notice: impl FnOnce(&Path)) -> Result<Self> {
-        let end = Instant::now() + patience;
+    /// for longer than `timeout`.
+    pub fn take_with_notice(timeout: Duration, notice: impl FnOnce(&Path)) -> Result<Self> {
+        let end = Instant::now() + timeout;
         while Instant::now() < end {
             if let Some(lock) = Self::try_take()? {
                 return Ok(lock);

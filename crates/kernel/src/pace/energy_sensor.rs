@@ -7,11 +7,18 @@ use std::fs::{self, File};
 use std::io::Read as _;
 use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::cpus::parse_cpu_list;
+
+/// The minimum time between two readings: each may cost a call of the firmware.
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The counters of all processor packages.
 pub struct EnergySensors {
     sensors: Vec<Sensor>,
     source: EnergySource,
+    latest_reading: Option<Instant>,
 }
 
 /// What the counters are read from.
@@ -60,7 +67,7 @@ impl EnergySensors {
             false => (powercap, EnergySource::Powercap),
             true => (perf_packages(root), EnergySource::Perf),
         };
-        (!sensors.is_empty()).then_some(Self { sensors, source })
+        (!sensors.is_empty()).then_some(Self { sensors, source, latest_reading: None })
     }
 
     /// What the counters are read from.
@@ -68,15 +75,23 @@ impl EnergySensors {
         self.source
     }
 
-    /// Reads the counters. They must be read before one wraps around twice: at 100 W, a range of
-    /// 262 kJ (the usual one of RAPL) lasts 43 minutes.
+    /// Reads the counters. The time between two readings must be shorter than that in which a
+    /// counter passes its whole range: at 100 W, a range of 262 kJ (the usual one of RAPL) lasts 43
+    /// minutes. Soon after the last reading, nothing happens.
     pub fn update(&mut self) {
+        if self.latest_reading.is_none_or(|latest| latest.elapsed() >= MIN_INTERVAL) {
+            self.read();
+        }
+    }
+
+    fn read(&mut self) {
+        self.latest_reading = Some(Instant::now());
         self.sensors.iter_mut().for_each(Sensor::update);
     }
 
     /// Measures from now on.
     pub fn restart(&mut self) {
-        self.update();
+        self.read();
         for sensor in &mut self.sensors {
             match sensor {
                 Sensor::Powercap { total, .. } => *total = 0,
@@ -167,17 +182,7 @@ fn perf_event(root: &Path) -> Option<(libbpf_rs::libbpf_sys::perf_event_attr, f6
     };
     let scale = number(&pmu.join("events/energy-pkg.scale"))?;
     let cpus = fs::read_to_string(pmu.join("cpumask")).ok()?;
-    Some((attributes, scale, cpu_list(&cpus)?))
-}
-
-/// The processors of a list such as "0,18" or "0-1".
-fn cpu_list(text: &str) -> Option<Vec<i32>> {
-    let mut cpus = Vec::new();
-    for part in text.trim().split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        cpus.extend(first.parse::<i32>().ok()?..=last.parse().ok()?);
-    }
-    Some(cpus)
+    Some((attributes, scale, parse_cpu_list(&cpus).map(|cpu| cpu as i32).collect()))
 }
 
 fn open_event(attributes: &libbpf_rs::libbpf_sys::perf_event_attr, cpu: i32) -> Option<File> {
@@ -232,16 +237,16 @@ mod tests {
         let counter = "sys/class/powercap/intel-rapl:0/energy_uj";
         for (value, joules) in [("950000", 0.05), ("200000", 0.3), ("200000", 0.3)] {
             write(root, counter, value);
-            sensors.update();
+            sensors.read();
             assert!((sensors.joules() - joules).abs() < 1e-9, "{value}: {}", sensors.joules());
         }
         sensors.restart();
         assert_eq!(sensors.joules(), 0.0);
         write(root, counter, "500000");
-        sensors.update();
+        sensors.read();
         // A zone that cannot be read adds nothing.
         fs::remove_file(root.join(counter)).unwrap();
-        sensors.update();
+        sensors.read();
         assert!((sensors.joules() - 0.3).abs() < 1e-9);
     }
 
@@ -262,6 +267,5 @@ mod tests {
         // 2^-32 J, the unit of the kernel's counter.
         assert_eq!(scale, 2.0_f64.powi(-32));
         assert_eq!(cpus, [0, 18, 19]);
-        assert_eq!(cpu_list("one"), None);
     }
 }

@@ -11,7 +11,7 @@ fn shrink_maps(maps: &mut OpenGateMaps) -> Result<()> {
     maps.bss_pace_tasks.set_value_size(size_of::<wire::pace_task>() as u32).doing(SIZING)?;
     maps.bss_pace_thr.set_value_size(size_of::<wire::pace_thread>() as u32).doing(SIZING)?;
     maps.bss_pace_rules.set_value_size(size_of::<wire::pace_rules>() as u32).doing(SIZING)?;
-    maps.bss_pace_plan.set_value_size(size_of::<wire::pace_schedule>() as u32).doing(SIZING)?;
+    maps.bss_pace_sched.set_value_size(size_of::<wire::pace_schedule>() as u32).doing(SIZING)?;
     maps.bss_pace_cpus.set_value_size(size_of::<wire::pace_cpu>() as u32).doing(SIZING)?;
     maps.bss_pace_dom.set_value_size(size_of::<wire::pace_domain>() as u32).doing(SIZING)?;
     maps.pace_types.set_max_entries(1).doing(SIZING)?;
@@ -30,7 +30,7 @@ impl KernelSide for PaceKernelSide {
                 ".bss.pace_tasks",
                 ".bss.pace_thr",
                 ".bss.pace_rules",
-                ".bss.pace_plan",
+                ".bss.pace_sched",
                 ".bss.pace_cpus",
                 ".bss.pace_dom",
             ],

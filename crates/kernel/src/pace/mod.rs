@@ -4,7 +4,7 @@ pub mod actuator;
 pub mod cpufreq;
 pub mod energy_sensor;
 #[cfg(test)]
-mod false_sysfs;
+mod fake_sysfs;
 mod kernel_side;
 mod limits_pair;
 mod original_speed;
@@ -13,8 +13,9 @@ pub mod power;
 mod pss;
 pub mod speed_control;
 pub mod speed_journal;
+mod system_limit;
 mod tracking;
 
 pub use kernel_side::PaceKernelSide;
-pub use pacing::{Pacing, PlannedSchedule, PlannedStep, TypeKey, Wanted, WantedSpeeds};
+pub use pacing::{GateSchedule, GateStep, Pacing, TypeKey, Wanted, WantedSpeeds};
 pub use tracking::{Tracking, TrackingRule, TrackingRules};

@@ -6,6 +6,7 @@ use std::{fs, io};
 use super::actuator::{Actuator, USERSPACE, bounds_files, clamp_files, preference_file};
 use super::cpufreq::domain_folder;
 use super::limits_pair::LimitsPair;
+use super::system_limit;
 
 /// How a domain was before its speed was set.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,6 +47,14 @@ impl OriginalSpeed {
         let bounds = (khz("scaling_min_freq")?, khz("scaling_max_freq")?);
         let value = value.map(|text| text.trim().to_owned());
         Ok(Self { domain, actuator, governor, bounds, value })
+    }
+
+    /// Uses another maximum if the present one is lower because of a limit that the system has set
+    /// for a time. `fastest` is the fastest speed of the domain.
+    pub(super) fn keep_maximum(&mut self, root: &Path, known: u64, fastest: u64) {
+        if self.bounds.1 < known && system_limit::is_active(root, self.domain, fastest) {
+            self.bounds.1 = known;
+        }
     }
 
     /// The clamps of the utilization, with [`Actuator::Clamp`].

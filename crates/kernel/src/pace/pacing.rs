@@ -28,8 +28,8 @@ pub struct TypeKey {
     pub rule: u16,
     /// One of [`wire::pace_descriptor`].
     pub descriptor: u16,
-    /// The local port of the socket, or 0.
-    pub port: u32,
+    /// Of a socket, the local port; of an input device, the event: type << 16 | code; or 0.
+    pub detail: u32,
 }
 
 impl TypeKey {
@@ -40,14 +40,14 @@ impl TypeKey {
             type_id: record.type_id,
             rule: record.rule,
             descriptor: record.descriptor,
-            port: record.port,
+            detail: record.detail,
         }
     }
 
     fn wire(&self) -> wire::pace_type_key {
         wire::pace_type_key {
             type_: self.type_id,
-            port: self.port,
+            detail: self.detail,
             rule: self.rule,
             descriptor: self.descriptor,
             program: self.program,
@@ -55,20 +55,21 @@ impl TypeKey {
     }
 }
 
-/// The speeds of a type's tasks.
+/// The schedule of a type's tasks, as the gate needs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PlannedSchedule {
+pub struct GateSchedule {
     /// The time from the beginning of a task to its deadline.
     pub deadline: Duration,
-    /// The same, by which the steps are planned. It is earlier, because speeds change late.
+    /// The time from the beginning of a task to the end of the schedule: the deadline less the
+    /// margin.
     pub planned: Duration,
     /// At most [`wire::PACE_STEPS`] steps, in the order of their beginnings.
-    pub steps: Vec<PlannedStep>,
+    pub steps: Vec<GateStep>,
 }
 
 /// The speed of a task from some amount of work on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PlannedStep {
+pub struct GateStep {
     /// The cycles that the task has done when the step begins.
     pub cycles: u64,
     /// The time from the beginning of the task to the step.
@@ -114,15 +115,16 @@ pub struct Pacing {
 }
 
 impl Pacing {
-    /// Lets the tasks of a session decide the speeds of these domains. `grace` is how often the
-    /// gate searches for other work that is ready to run, while a task is slowed. `spell` is for
-    /// how long it does so after the last task. Only one session may do this at a time.
+    /// Lets the tasks of a session decide the speeds of these domains. `search_interval` is how
+    /// often the gate searches for other work that is ready to run, while a task runs below the
+    /// fastest speed. `release_delay` is for how long it does so after the last task. Only one
+    /// session may do this at a time.
     pub fn start(
         gate: &Gate,
         session: u32,
         domains: &[FrequencyDomain],
-        grace: Duration,
-        spell: Duration,
+        search_interval: Duration,
+        release_delay: Duration,
     ) -> Result<Self> {
         let map = |name: &str| {
             let id = gate.maps.id(name)?;
@@ -132,6 +134,11 @@ impl Pacing {
         let cpus = MappedArray::<wire::pace_cpu>::new(gate.maps.get(".bss.pace_cpus"), wire::CPUS)?;
         let in_domains =
             MappedArray::<wire::pace_domain>::new(gate.maps.get(".bss.pace_dom"), wire::CPUS)?;
+        // Tasks on other processors are counted in a domain of their own, which has no speed.
+        for cpu in 0..cpus.entries() {
+            field!(cpus, cpu, domain).write(domains.len() as u32);
+        }
+        in_domains.write(domains.len() as u32, wire::pace_domain::default());
         for (index, domain) in domains.iter().enumerate() {
             for (cpu, next) in domain.cpus.iter().zip(domain.cpus.iter().cycle().skip(1)) {
                 field!(cpus, *cpu, domain).write(index as u32);
@@ -145,7 +152,7 @@ impl Pacing {
             in_domains.write(index as u32, empty);
         }
         let pacing = Self {
-            schedules: MappedArray::new(gate.maps.get(".bss.pace_plan"), wire::PACE_SCHEDULES)?,
+            schedules: MappedArray::new(gate.maps.get(".bss.pace_sched"), wire::PACE_SCHEDULES)?,
             types: map("pace_types")?,
             entries: BTreeMap::new(),
         };
@@ -154,9 +161,11 @@ impl Pacing {
             // It was left by a session that has ended.
             pacing.types.delete(&key).doing("deleting types of tasks")?;
         }
-        field!(control, 0, grace_ns).write(grace.as_nanos() as u64);
-        field!(control, 0, spell_ns).write(spell.as_nanos() as u64);
+        field!(control, 0, search_interval_ns).write(search_interval.as_nanos() as u64);
+        field!(control, 0, release_delay_ns).write(release_delay.as_nanos() as u64);
         field!(control, 0, timers).write(cpus::possible() as u32);
+        let fastest = domains.iter().map(|domain| domain.range.1).max().unwrap_or(0);
+        field!(control, 0, fastest_khz).write(fastest as u32);
         atomic_field!(control, 0, session).store(session, Ordering::SeqCst);
         Ok(pacing)
     }
@@ -174,7 +183,7 @@ impl Pacing {
     ///
     /// # Panics
     /// If the schedule has more than [`wire::PACE_STEPS`] steps.
-    pub fn set_schedule(&mut self, key: &TypeKey, schedule: &PlannedSchedule) -> Result<bool> {
+    pub fn set_schedule(&mut self, key: &TypeKey, schedule: &GateSchedule) -> Result<bool> {
         let known = self.entries.get(key).copied();
         // Entry 0 stands for none.
         let entry = known.unwrap_or(self.entries.len() as u32 + 1);
@@ -206,7 +215,7 @@ impl Pacing {
 /// The speeds that the domains should have, for the thread that sets them.
 pub struct WantedSpeeds {
     domains: MappedArray<wire::pace_domain>,
-    wishes: RingReader,
+    changes: RingReader,
 }
 
 impl WantedSpeeds {
@@ -216,30 +225,30 @@ impl WantedSpeeds {
         let map = |id| MapHandle::from_map_id(id).doing("opening the maps of pace");
         Ok(Self {
             domains: MappedArray::new(&map(ids.0)?, wire::CPUS)?,
-            wishes: RingReader::new(&map(ids.1)?, "opening the ring buffer of pace")?,
+            changes: RingReader::new(&map(ids.1)?, "opening the ring buffer of pace")?,
         })
     }
 
     /// The IDs of the maps.
     pub fn ids(gate: &Gate) -> Result<(u32, u32)> {
-        Ok((gate.maps.id(".bss.pace_dom")?, gate.maps.id("pace_wishes")?))
+        Ok((gate.maps.id(".bss.pace_dom")?, gate.maps.id("pace_speed_changes")?))
     }
 
     /// A descriptor that is readable when a wanted speed has changed.
     pub fn descriptor(&self) -> RawFd {
-        self.wishes.descriptor()
+        self.changes.descriptor()
     }
 
     /// The times of the changes that were not read yet, on CLOCK_MONOTONIC, with the indices of
     /// their domains.
     pub fn changes(&self) -> Result<Vec<(usize, u64)>> {
-        let records = self.wishes.read()?;
-        let wish = |bytes: &Vec<u8>| {
-            let (wish, _) =
-                <wire::pace_wish as zerocopy::FromBytes>::read_from_prefix(bytes).ok()?;
-            Some((wish.domain as usize, wish.ns))
+        let records = self.changes.read()?;
+        let change = |bytes: &Vec<u8>| {
+            let (change, _) =
+                <wire::pace_speed_change as zerocopy::FromBytes>::read_from_prefix(bytes).ok()?;
+            Some((change.domain as usize, change.ns))
         };
-        Ok(records.iter().filter_map(wish).collect())
+        Ok(records.iter().filter_map(change).collect())
     }
 
     /// The speed that a domain should have now.

@@ -74,7 +74,9 @@ impl ControlFiles {
 impl SpeedControl {
     /// Opens the files of a domain. Nothing changes before [`SpeedControl::set`].
     pub fn open(root: &Path, domain: &FrequencyDomain, actuator: Actuator) -> io::Result<Self> {
-        let original = OriginalSpeed::read(root, domain.number, actuator)?;
+        let mut original = OriginalSpeed::read(root, domain.number, actuator)?;
+        // Without such a limit, most machines have no maximum below the fastest speed.
+        original.keep_maximum(root, domain.range.1, domain.range.1);
         let folder = domain_folder(root, domain.number);
         let files = ControlFiles::open(root, &folder, &original)?;
         Ok(Self { folder, original, range: domain.range, files, is_released: true })
@@ -93,12 +95,14 @@ impl SpeedControl {
     /// Reads again how a released domain is, because another process may have changed it. Returns
     /// whether it has changed. Fails if its governor has changed.
     pub fn reread(&mut self, root: &Path) -> io::Result<bool> {
-        let now = OriginalSpeed::read(root, self.original.domain, self.original.actuator)?;
+        let mut now = OriginalSpeed::read(root, self.original.domain, self.original.actuator)?;
+        let bounds = now.bounds;
+        now.keep_maximum(root, self.original.bounds.1, self.range.1);
         if now.governor != self.original.governor {
             return Err(io::Error::other(OTHER_GOVERNOR));
         }
         match &mut self.files {
-            ControlFiles::Bounds(pair) => pair.now = now.bounds,
+            ControlFiles::Bounds(pair) => pair.now = bounds,
             ControlFiles::Clamp(pair) => pair.now = now.clamps()?,
             ControlFiles::SetSpeed(_) | ControlFiles::Preference { .. } => {}
         }
@@ -122,7 +126,10 @@ impl SpeedControl {
         match &mut self.files {
             ControlFiles::SetSpeed(file) => write_value(file, if is_exact { khz } else { fastest }),
             ControlFiles::Bounds(pair) => {
-                pair.write((khz, if is_exact { khz } else { self.original.bounds.1.max(khz) }))
+                // The user's own bounds hold for tasks, too.
+                let (min, max) = self.original.bounds;
+                let khz = khz.clamp(min, max);
+                pair.write((khz, if is_exact { khz } else { max }))
             }
             ControlFiles::Preference { file, names } => {
                 let of_original = || {
@@ -169,9 +176,9 @@ fn position(khz: u64, (slowest, fastest): (u64, u64), steps: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::pace::cpufreq;
-    use crate::pace::false_sysfs::FalseSysfs;
+    use crate::pace::fake_sysfs::FakeSysfs;
 
-    fn control(sysfs: &FalseSysfs, actuator: Actuator) -> SpeedControl {
+    fn control(sysfs: &FakeSysfs, actuator: Actuator) -> SpeedControl {
         let domain = cpufreq::domains(sysfs.root()).unwrap().remove(0);
         assert!(actuator.is_available(sysfs.root(), &domain));
         SpeedControl::open(sysfs.root(), &domain, actuator).unwrap()
@@ -179,7 +186,7 @@ mod tests {
 
     #[test]
     fn setspeed_is_written_under_its_governor() {
-        let sysfs = FalseSysfs::new(&[0]);
+        let sysfs = FakeSysfs::new(&[0]);
         let mut control = control(&sysfs, Actuator::SetSpeed);
         assert_eq!(sysfs.read(0, "scaling_governor"), "schedutil");
         for (setting, khz) in [
@@ -199,13 +206,14 @@ mod tests {
 
     #[test]
     fn bounds_leave_the_governor() {
-        let sysfs = FalseSysfs::new(&[0]);
+        let sysfs = FakeSysfs::new(&[0]);
         sysfs.write(0, "scaling_max_freq", "2400000");
         let mut control = control(&sysfs, Actuator::Bounds);
         for (setting, bounds) in [
             (Setting::At(1_200_000), ("1200000", "1200000")),
             (Setting::AtLeast(1_200_000), ("1200000", "2400000")),
-            (Setting::At(3_000_000), ("3000000", "3000000")),
+            // The user's own bounds hold.
+            (Setting::At(3_000_000), ("2400000", "2400000")),
             (Setting::At(800_000), ("800000", "800000")),
         ] {
             control.set(sysfs.root(), setting).unwrap();
@@ -226,8 +234,26 @@ mod tests {
     }
 
     #[test]
+    fn limit_of_the_system_does_not_stay() {
+        let sysfs = FakeSysfs::new(&[0]);
+        let mut control = control(&sysfs, Actuator::Bounds);
+        // The firmware limits the speed between two tasks.
+        sysfs.write(0, "bios_limit", "1200000");
+        sysfs.write(0, "scaling_max_freq", "1200000");
+        assert!(!control.reread(sysfs.root()).unwrap());
+        control.set(sysfs.root(), Setting::At(800_000)).unwrap();
+        control.set(sysfs.root(), Setting::System).unwrap();
+        assert_eq!(sysfs.read(0, "scaling_max_freq"), "3000000");
+        // The same limit is active when the domain is opened.
+        sysfs.write(0, "scaling_max_freq", "1200000");
+        let domain = cpufreq::domains(sysfs.root()).unwrap().remove(0);
+        let opened = SpeedControl::open(sysfs.root(), &domain, Actuator::Bounds).unwrap();
+        assert_eq!(opened.original().bounds, (800_000, 3_000_000));
+    }
+
+    #[test]
     fn preference_is_rounded_up_and_no_lower_than_the_systems_for_other_work() {
-        let sysfs = FalseSysfs::new(&[0]);
+        let sysfs = FakeSysfs::new(&[0]);
         let domain = cpufreq::domains(sysfs.root()).unwrap().remove(0);
         assert!(!Actuator::Preference.is_available(sysfs.root(), &domain));
         let (file, available) =
@@ -261,7 +287,7 @@ mod tests {
 
     #[test]
     fn clamp_is_a_part_of_the_full_utilization() {
-        let sysfs = FalseSysfs::new(&[0]);
+        let sysfs = FakeSysfs::new(&[0]);
         let file = "proc/sys/kernel/sched_util_clamp_max";
         fs::create_dir_all(sysfs.root().join("proc/sys/kernel")).unwrap();
         let min_file = sysfs.root().join("proc/sys/kernel/sched_util_clamp_min");
@@ -293,7 +319,7 @@ mod tests {
 
     #[test]
     fn governor_of_another_process_is_kept() {
-        let sysfs = FalseSysfs::new(&[0]);
+        let sysfs = FakeSysfs::new(&[0]);
         let mut control = control(&sysfs, Actuator::SetSpeed);
         control.set(sysfs.root(), Setting::At(800_000)).unwrap();
         sysfs.write(0, "scaling_governor", "performance");
@@ -304,7 +330,7 @@ mod tests {
 
     #[test]
     fn speed_of_another_process_is_restored() {
-        let sysfs = FalseSysfs::new(&[0]);
+        let sysfs = FakeSysfs::new(&[0]);
         sysfs.write(0, "scaling_governor", "userspace");
         sysfs.write(0, "scaling_setspeed", "1200000");
         let mut control = control(&sysfs, Actuator::SetSpeed);

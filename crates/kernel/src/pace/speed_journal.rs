@@ -44,11 +44,11 @@ pub struct SpeedJournal {
 }
 
 impl SpeedJournal {
-    /// Opens the journal. If another process has the lock, it waits at most `patience` for it.
-    pub fn open(path: &Path, patience: Duration) -> Result<Self> {
+    /// Opens the journal. If another process has the lock, it waits at most `timeout` for it.
+    pub fn open(path: &Path, timeout: Duration) -> Result<Self> {
         let lock_path = path.with_extension("lock");
         let file = open_lock_file(&lock_path)?;
-        let end = Instant::now() + patience;
+        let end = Instant::now() + timeout;
         loop {
             match file.try_lock() {
                 Ok(()) => {
@@ -176,12 +176,12 @@ fn parse(line: &str) -> Option<JournalEntry> {
 mod tests {
     use super::*;
     use crate::pace::cpufreq;
-    use crate::pace::false_sysfs::FalseSysfs;
+    use crate::pace::fake_sysfs::FakeSysfs;
     use crate::pace::speed_control::{Setting, SpeedControl};
 
     #[test]
     fn domains_of_a_killed_process_are_restored() {
-        let sysfs = FalseSysfs::new(&[0, 2]);
+        let sysfs = FakeSysfs::new(&[0, 2]);
         let path = sysfs.root().join("journal");
         let mut journal = SpeedJournal::open(&path, Duration::ZERO).unwrap();
         let mut entries = Vec::new();
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn bounds_that_are_changed_while_a_domain_is_released_are_kept() {
-        let sysfs = FalseSysfs::new(&[0, 2]);
+        let sysfs = FakeSysfs::new(&[0, 2]);
         let path = sysfs.root().join("journal");
         let mut journal = SpeedJournal::open(&path, Duration::ZERO).unwrap();
         let mut controls = Vec::new();
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn domain_that_is_offline_stays_in_the_journal() {
-        let sysfs = FalseSysfs::new(&[0]);
+        let sysfs = FakeSysfs::new(&[0]);
         let path = sysfs.root().join("journal");
         let mut journal = SpeedJournal::open(&path, Duration::ZERO).unwrap();
         let original = |domain| OriginalSpeed {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
+use ::pace::BeginningResult;
 use calls::Abi;
 use libbpf_rs::{MapCore as _, MapFlags};
 use zerocopy::FromZeros as _;
@@ -19,9 +20,8 @@ const PROGRAM_LEN: usize = wire::PACE_PROGRAM_LEN as usize;
 pub struct TrackingRule {
     /// The file name of the executable; `None`: any program.
     pub program: Option<String>,
-    /// The names of the calls whose return begins a task, each with whether it returns 0 when it
-    /// has succeeded (and not a positive number).
-    pub calls: Vec<(String, bool)>,
+    /// The names of the calls whose return begins a task.
+    pub calls: Vec<(String, BeginningResult)>,
     /// Bits of [`wire::pace_descriptor`]; 0: any descriptor, or none.
     pub descriptors: u32,
     /// The local port of the socket; 0: any.
@@ -90,13 +90,18 @@ impl Tracking {
             to.descriptors = rule.descriptors;
             to.port = rule.port;
             to.includes_waits = rule.includes_waits.into();
-            for (name, returns_zero) in &rule.calls {
+            for (name, result) in &rule.calls {
                 for abi in Abi::ALL {
                     let Some(number) = calls::number(abi, name) else { continue };
                     let call = &mut set.calls[(abi as u32 * wire::CALLS_PER_ABI + number) as usize];
-                    match returns_zero {
-                        true => call.if_zero |= 1 << index,
-                        false => call.if_positive |= 1 << index,
+                    let bit = 1 << index;
+                    match result {
+                        BeginningResult::Zero => call.if_zero |= bit,
+                        BeginningResult::Positive => call.if_positive |= bit,
+                        BeginningResult::PositiveOrTimeout => {
+                            call.if_positive |= bit;
+                            call.if_timeout |= bit;
+                        }
                     }
                 }
             }
@@ -137,11 +142,7 @@ impl Tracking {
         if state.compare_exchange(live, ended, Ordering::SeqCst, Ordering::SeqCst).is_err() {
             return Ok(());
         }
-        let domain = atomic_field!(self.tasks, entry, domain).swap(0, Ordering::SeqCst);
-        if domain != 0 {
-            // The thread that sets the speeds notices it when it next looks.
-            atomic_field!(self.domains, domain - 1, tasks).fetch_sub(1, Ordering::SeqCst);
-        }
+        self.leave_domain(entry);
         state.store(wire::PACE_FREE, Ordering::SeqCst);
         // An update of a queue appends a value, and has no key.
         let free = gate.maps.get("pace_free_tasks");
@@ -160,6 +161,25 @@ impl Tracking {
         }
     }
 
+    /// Removes tasks from their domains that began before `before_ns` and on which no thread works.
+    /// Their programs may still end them, but they do not decide speeds any more.
+    pub fn stop_pacing_old(&self, session: u32, before_ns: u64) {
+        for (entry, task) in self.live(session) {
+            if task.begin_ns < before_ns && task.ready <= 0 {
+                self.leave_domain(entry);
+            }
+        }
+    }
+
+    /// A task is not counted in a domain any more. The thread that sets the speeds notices it at
+    /// its next check.
+    fn leave_domain(&self, entry: u32) {
+        let domain = atomic_field!(self.tasks, entry, domain).swap(0, Ordering::SeqCst);
+        if domain != 0 {
+            atomic_field!(self.domains, domain - 1, tasks).fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
     /// Drops all tasks and rules of a session.
     pub fn release(&self, gate: &Gate, session: u32) -> Result<()> {
         self.set_rules(session, &TrackingRules::default());
@@ -169,14 +189,14 @@ impl Tracking {
 
     /// Sets the speed at which a processor runs, by which its time is converted to cycles, unless
     /// the driver reports each change of it.
-    pub fn set_speed(&self, cpu: u32, khz: u32) {
+    pub fn record_speed(&self, cpu: u32, khz: u32) {
         if field!(self.cpus, cpu, is_reported).read() == 0 {
             field!(self.cpus, cpu, khz).write(khz);
             field!(self.cpus, cpu, milliwatts).write(self.milliwatts(khz));
         }
     }
 
-    /// The power at a speed, as the gate finds it (`pace_set_speed`).
+    /// The power at a speed, as the gate finds it (`pace_record_speed`).
     fn milliwatts(&self, khz: u32) -> u32 {
         let control = self.control.read(0);
         let powers = &control.power[..control.powers as usize];

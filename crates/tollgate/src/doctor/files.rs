@@ -85,13 +85,13 @@ fn of_first_policy(file: &str) -> Option<String> {
 pub fn frequency_driver() -> Finding {
     match of_first_policy("scaling_driver") {
         Some(driver) => Finding::yes(driver),
-        None => Finding::no("no frequency policy"),
+        None => Finding::no("no frequency domain"),
     }
 }
 
 pub fn userspace_governor() -> Finding {
     match of_first_policy("scaling_available_governors") {
-        None => Finding::no("no frequency policy").remedy("cpufreq, as above"),
+        None => Finding::no("no frequency domain").remedy("cpufreq, as above"),
         Some(list) if list.split(' ').any(|name| name == "userspace") => Finding::yes(list),
         Some(list) => Finding::no(format!("only {list}")),
     }

@@ -2,7 +2,7 @@
 //! reader without the lock, or after a power failure, finds either the old or the new one.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -12,6 +12,7 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use super::baseline::{Baseline, Digest, FormatError, name};
 use super::clock::unix_now;
+use crate::durable_file::{self, with_suffix};
 use crate::output::print_message;
 
 const SUFFIX: &str = ".baseline";
@@ -204,33 +205,14 @@ impl LockedStore<'_> {
         baseline.saved = unix_now().max(baseline.saved + 1);
         let path = self.store.path(&baseline.name());
         let text = baseline.to_text()?;
-        self.replace(&path, text.as_bytes())
+        durable_file::replace(&path, text.as_bytes())
             .with_context(|| format!("cannot save {}", path.display()))
-    }
-
-    fn replace(&self, path: &Path, text: &[u8]) -> io::Result<()> {
-        let new = with_suffix(path, ".new");
-        // A killed process may have left this file. Under the lock, no other process writes it.
-        remove_if_there(&new)?;
-        let written = write_through(&new, text).and_then(|()| fs::rename(&new, path));
-        if written.is_err() {
-            let _ = fs::remove_file(&new);
-        }
-        written?;
-        self.sync()
     }
 
     /// Removes the stored baseline of the same program, if there is one.
     pub fn remove(&self, baseline: &Baseline) -> Result<()> {
         let path = self.store.path(&baseline.name());
-        remove_if_there(&path)
-            .and_then(|()| self.sync())
-            .with_context(|| format!("cannot remove {}", path.display()))
-    }
-
-    /// Makes a rename durable: without this, a power failure may undo it.
-    fn sync(&self) -> io::Result<()> {
-        File::open(&self.store.folder)?.sync_all()
+        durable_file::remove(&path).with_context(|| format!("cannot remove {}", path.display()))
     }
 }
 
@@ -257,25 +239,6 @@ fn read(path: &Path) -> Result<Option<Baseline>, ReadError> {
         return Err(ReadError::Misplaced(baseline.name()));
     }
     Ok(Some(baseline))
-}
-
-fn write_through(path: &Path, text: &[u8]) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    file.write_all(text)?;
-    file.sync_all()
-}
-
-fn remove_if_there(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-}
-
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut path = path.as_os_str().to_owned();
-    path.push(suffix);
-    path.into()
 }
 
 fn warn(message: &str) {

@@ -121,7 +121,7 @@ pub struct TypesArguments {
     pub result: ResultOptions,
 }
 
-/// Forget the work of types of tasks, which is then learned anew
+/// Discard the stored work of types of tasks, which is then learned anew
 ///
 /// Use this command when a program has changed, so that the work of its earlier tasks says nothing
 /// about later ones. Until ten tasks of the type have ended, they run at the fastest speed. First
@@ -194,7 +194,7 @@ pub struct SimulateArguments {
     #[arg(long, value_name = "LEVELS")]
     pub levels: Vec<String>,
     /// Write one picture (SVG) for each type and set of levels to this folder
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "DIR")]
     pub plot: Option<PathBuf>,
     /// Print one JSON document instead of text
     #[arg(long)]

@@ -4,53 +4,28 @@ use std::thread;
 
 use ::pace::{
     DistributionModel, Estimator, LevelFile, SampleSelection, ScheduleRule, TraceTask,
-    TypeKnowledge, WorkCurve, choose_estimator, replay,
+    TypeKnowledge, WorkCurve, candidate_estimators, choose_estimator, replay,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use stats::bootstrap::quotient_of_sums;
-use stats::interval::share_interval;
 
 use super::level_set::{self, LevelRow};
 use super::policy::PolicyName;
+use super::report_format::{CONFIDENCE, ReportedInterval};
 use super::simulate_report::{
-    LevelSetReport, PaceVerdict, PolicyRow, ReportedInterval, SCHEMA, SimulateReport, TypeReport,
-    VerdictKind, Work,
+    LevelSetReport, PaceVerdict, PolicyRow, SCHEMA, SimulateReport, TypeReport, VerdictKind, Work,
 };
 use super::trace_file::{Trace, TraceType};
 
-const CONFIDENCE: f64 = 0.95;
 /// RightSpeed met its targets within 1.5 percentage points (abstract of the paper). A policy that
 /// does so counts as meeting the target.
 const TARGET_TOLERANCE: f64 = 0.015;
 /// Any seed would do; a fixed one gives the same intervals in each run.
 const SEED: u64 = 1;
-/// The selections from which the estimator of a type is chosen. The paper does not say which one
-/// RightSpeed uses; 0.95 is PACE's factor for aged samples.
-const SELECTIONS: [SampleSelection; 4] = [
-    SampleSelection::All,
-    SampleSelection::Recent(30),
-    SampleSelection::LongShort,
-    SampleSelection::Aged(0.95),
-];
 /// An estimator is chosen by at most this many tasks of a type, which takes some seconds.
 const MAX_CHOICE_TASKS: usize = 5000;
-const MODELS: [DistributionModel; 5] = [
-    DistributionModel::Samples,
-    DistributionModel::Histogram,
-    DistributionModel::Gamma,
-    DistributionModel::Normal,
-    DistributionModel::Kernel,
-];
-
-/// The estimators from which that of a type is chosen.
-pub fn candidate_estimators() -> Vec<Estimator> {
-    let of = |selection: &SampleSelection| {
-        MODELS.map(|model| Estimator { selection: *selection, model })
-    };
-    SELECTIONS.iter().flat_map(of).collect()
-}
-
-/// What each policy would have met and used on each set of levels.
+/// Which deadlines each policy would have met on each set of levels, and how much energy it would
+/// have used.
 pub fn compare(sets: &[LevelFile], trace: &Trace) -> SimulateReport {
     report(&simulated(sets, trace), trace)
 }
@@ -129,7 +104,7 @@ impl<'sets> SimulatedSet<'sets> {
             name: self.set.name.clone(),
             source: self.set.source.clone(),
             idle_watts: levels.idle_watts(),
-            summary: level_set::verdict(self.set),
+            summary: level_set::summary(self.set),
             levels: LevelRow::of(levels),
             types: trace
                 .types
@@ -166,11 +141,10 @@ impl<'sets> SimulatedSet<'sets> {
             let ratio = quotient_of_sums(&energies, &fastest, CONFIDENCE, SEED);
             PolicyRow {
                 policy: policy.name,
-                energy_j: energies.iter().sum(),
+                modelled_energy_j: energies.iter().sum(),
                 of_fastest: ratio.map(ReportedInterval::from),
                 missed,
-                missed_share: share_interval(missed, met.len() as u64, CONFIDENCE)
-                    .map(ReportedInterval::from),
+                missed_share: ReportedInterval::of_share(missed, met.len() as u64),
             }
         });
         let rows: Vec<_> = rows.collect();
@@ -199,7 +173,8 @@ impl<'sets> SimulatedSet<'sets> {
                 PolicyName::Pace | PolicyName::FourSteps | PolicyName::Clairvoyant
             )
         });
-        let best = others.filter(meets).min_by(|a, b| a.energy_j.total_cmp(&b.energy_j));
+        let best =
+            others.filter(meets).min_by(|a, b| a.modelled_energy_j.total_cmp(&b.modelled_energy_j));
         let Some(best) = best else {
             return Some(PaceVerdict {
                 kind: VerdictKind::NoneMeets,

@@ -10,9 +10,9 @@ pub struct SpeedTiming {
     pub range: (u64, u64),
     /// After the last task, the domain is at its slowest speed for this long. Then the system's
     /// governor has it again. In ns.
-    pub spell: u64,
-    /// The least time between two changes, unless the second one makes the domain faster. In ns.
-    pub least_interval: u64,
+    pub release_delay: u64,
+    /// The minimum time between two changes, unless the second one makes the domain faster. In ns.
+    pub min_interval: u64,
 }
 
 /// The speed of a domain.
@@ -29,7 +29,7 @@ pub struct DomainSpeed {
 pub struct Due {
     /// The setting that it gets now.
     pub setting: Option<Setting>,
-    /// When to look again at the latest, in ns, even if the wanted speed does not change.
+    /// When to check again at the latest, in ns, even if the wanted speed does not change.
     pub again_ns: Option<u64>,
 }
 
@@ -53,7 +53,7 @@ impl DomainSpeed {
             Wanted::Released { .. } if self.is_released() => Setting::System,
             Wanted::Released { is_busy } => {
                 let since = *self.released_ns.get_or_insert(now_ns);
-                let end = since.saturating_add(self.timing.spell);
+                let end = since.saturating_add(self.timing.release_delay);
                 if now_ns >= end {
                     Setting::System
                 } else {
@@ -68,7 +68,7 @@ impl DomainSpeed {
         if target == self.now {
             return Due { setting: None, again_ns };
         }
-        let may_change = self.changed_ns.map(|at| at.saturating_add(self.timing.least_interval));
+        let may_change = self.changed_ns.map(|at| at.saturating_add(self.timing.min_interval));
         if let Some(may_change) = may_change
             && now_ns < may_change
             && !is_faster(self.now, target)
@@ -104,7 +104,7 @@ mod tests {
 
     fn domain() -> DomainSpeed {
         let range = (800, 3000);
-        DomainSpeed::new(SpeedTiming { range, spell: 100 * MS, least_interval: 2 * MS })
+        DomainSpeed::new(SpeedTiming { range, release_delay: 100 * MS, min_interval: 2 * MS })
     }
 
     fn now(setting: Setting) -> Due {
@@ -124,13 +124,13 @@ mod tests {
     }
 
     #[test]
-    fn after_the_last_task_a_spell_at_the_slowest_speed_follows() {
+    fn after_the_last_task_the_slowest_speed_follows_for_a_while() {
         let mut domain = domain();
         assert_eq!(domain.next(Wanted::At(None), 0), now(Setting::At(3000)));
-        let spell = |setting| Due { setting: Some(setting), again_ns: Some(110 * MS) };
-        assert_eq!(domain.next(IDLE, 10 * MS), spell(Setting::At(800)));
+        let slowest = |setting| Due { setting: Some(setting), again_ns: Some(110 * MS) };
+        assert_eq!(domain.next(IDLE, 10 * MS), slowest(Setting::At(800)));
         // Other work gets at least the speed that the system's governor chooses.
-        assert_eq!(domain.next(BUSY, 11 * MS), spell(Setting::AtLeast(800)));
+        assert_eq!(domain.next(BUSY, 11 * MS), slowest(Setting::AtLeast(800)));
         assert_eq!(domain.next(BUSY, 110 * MS), now(Setting::System));
         assert_eq!(domain.next(Wanted::At(Some(1200)), 200 * MS), now(Setting::At(1200)));
     }
@@ -154,13 +154,13 @@ mod tests {
     }
 
     #[test]
-    fn task_within_the_spell_ends_it() {
+    fn task_before_the_release_ends_the_delay() {
         let mut domain = domain();
         domain.next(Wanted::At(Some(1200)), 0);
         domain.next(IDLE, 10 * MS);
         assert_eq!(domain.next(Wanted::At(Some(1200)), 60 * MS), now(Setting::At(1200)));
-        // A new spell begins with the next end.
-        let spell = Due { setting: Some(Setting::At(800)), again_ns: Some(180 * MS) };
-        assert_eq!(domain.next(IDLE, 80 * MS), spell);
+        // The delay begins anew with the next end.
+        let slowest = Due { setting: Some(Setting::At(800)), again_ns: Some(180 * MS) };
+        assert_eq!(domain.next(IDLE, 80 * MS), slowest);
     }
 }

@@ -1,23 +1,26 @@
 //! What is learned of a type of tasks while it is paced, and its schedule.
 
 use std::collections::VecDeque;
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use ::pace::{
     DistributionModel, Estimator, Levels, SampleSelection, ScheduleRule, TraceTask, TypeKnowledge,
-    TypePlanner, choose_estimator,
+    TypePlanner,
 };
-use kernel::pace::{PlannedSchedule, PlannedStep};
+use kernel::clock::thread_time;
+use kernel::pace::{GateSchedule, GateStep};
 use kernel::wire;
 
-use super::comparison::candidate_estimators;
+use super::estimator_chooser::ChoiceInput;
 
-/// An estimator is chosen when there are this many tasks, and again after each as many. They are
-/// the tasks that it is chosen by.
+/// The number of tasks after which an estimator is chosen, and after which it is chosen again. The
+/// choice replays these tasks.
 const CHOICE_TASKS: usize = 500;
-/// The estimator until one is chosen: it does not depend on the form of the distribution, and
-/// forgets what is long ago.
+/// The minimum time between two schedules of a type, in seconds: with some estimators, a schedule
+/// takes milliseconds of processor time.
+const PLAN_INTERVAL: f64 = 0.1;
+/// The estimator until one is chosen: it does not depend on the form of the distribution, and uses
+/// only the latest samples.
 const FIRST_ESTIMATOR: Estimator =
     Estimator { selection: SampleSelection::Recent(100), model: DistributionModel::Samples };
 
@@ -29,9 +32,11 @@ pub struct LearnedType {
     latest: VecDeque<TraceTask>,
     /// The number of tasks since an estimator was chosen.
     since_choice: usize,
-    choice: Option<JoinHandle<Option<Estimator>>>,
+    /// When the task began after which the latest schedule was made, in seconds.
+    planned_at: f64,
+    planning_time: Duration,
     /// The schedule that the gate has.
-    active: Option<PlannedSchedule>,
+    active: Option<GateSchedule>,
 }
 
 impl LearnedType {
@@ -43,30 +48,36 @@ impl LearnedType {
             planner: TypePlanner::new(knowledge),
             latest: VecDeque::new(),
             since_choice: 0,
-            choice: None,
+            planned_at: 0.0,
+            planning_time: Duration::ZERO,
             active: None,
         }
     }
 
-    /// Adds a task that has ended. Returns a schedule if it differs from the one that the gate has.
-    /// `margin` is how much earlier than the deadline the schedule should do its work.
+    /// Adds a task that has ended: when it began, in seconds, and its work. Returns a schedule if it
+    /// differs from the one that the gate has.
     pub fn add(
         &mut self,
         levels: &Levels,
-        task: TraceTask,
+        begin: f64,
+        cycles: f64,
         margin: Margin,
-    ) -> Option<&PlannedSchedule> {
-        self.planner.add(task.cycles);
+    ) -> Option<&GateSchedule> {
+        self.planner.add(cycles);
         if self.latest.len() == CHOICE_TASKS {
             self.latest.pop_front();
         }
-        self.latest.push_back(TraceTask { kind: 0, deadline: self.deadline, ..task });
+        self.latest.push_back(TraceTask { kind: 0, begin, cycles, deadline: self.deadline });
         self.since_choice += 1;
-        if self.since_choice >= CHOICE_TASKS && self.choice.is_none() {
-            self.start_choice(levels.clone());
+        if self.active.is_some() && begin - self.planned_at < PLAN_INTERVAL {
+            return None;
         }
+        self.planned_at = begin;
+        let before = thread_time();
         let planned = self.deadline - margin.seconds(self.deadline, levels);
-        let schedule = self.planner.plan(levels, ScheduleRule::Lambda, planned)?;
+        let schedule = self.planner.plan(levels, ScheduleRule::Lambda, planned);
+        self.planning_time += thread_time() - before;
+        let schedule = schedule?;
         let schedule = for_gate(levels, &schedule, self.deadline, planned);
         if self.active.as_ref() == Some(&schedule) {
             return None;
@@ -74,13 +85,31 @@ impl LearnedType {
         Some(self.active.insert(schedule))
     }
 
-    /// Uses the chosen estimator, if the choice has ended.
-    pub fn tend(&mut self) {
-        if self.choice.as_ref().is_some_and(JoinHandle::is_finished)
-            && let Some(Ok(Some(estimator))) = self.choice.take().map(JoinHandle::join)
-        {
-            self.planner.set_estimator(estimator);
-        }
+    /// The number of tasks since an estimator was chosen. `None` if they are too few for a choice.
+    pub fn choice_due(&self) -> Option<usize> {
+        Some(self.since_choice).filter(|tasks| *tasks >= CHOICE_TASKS)
+    }
+
+    /// The tasks for a choice that starts now.
+    pub fn begin_choice(&mut self) -> ChoiceInput {
+        self.since_choice = 0;
+        let tasks = self.latest.iter().copied().collect();
+        ChoiceInput { tasks, target: self.planner.knowledge().target }
+    }
+
+    /// Adds the work of tasks, in cycles, that did not end just now.
+    pub fn add_samples(&mut self, samples: &[f64]) {
+        samples.iter().for_each(|cycles| self.planner.add(*cycles));
+    }
+
+    /// Uses another estimator from the next schedule on.
+    pub fn set_estimator(&mut self, estimator: Estimator) {
+        self.planner.set_estimator(estimator);
+    }
+
+    /// The processor time of all schedules.
+    pub fn planning_time(&self) -> Duration {
+        self.planning_time
     }
 
     /// The work of the latest tasks, in cycles.
@@ -89,24 +118,12 @@ impl LearnedType {
     }
 
     /// The schedule that the gate has. `None` with too few tasks.
-    pub fn active(&self) -> Option<&PlannedSchedule> {
+    pub fn active(&self) -> Option<&GateSchedule> {
         self.active.as_ref()
-    }
-
-    /// Chooses in another thread, because a replay of the tasks takes some hundred milliseconds.
-    fn start_choice(&mut self, levels: Levels) {
-        self.since_choice = 0;
-        let tasks: Vec<_> = self.latest.iter().copied().collect();
-        let target = self.planner.knowledge().target;
-        self.choice = Some(thread::spawn(move || {
-            let candidates = candidate_estimators();
-            let chosen = choose_estimator(&levels, &tasks, target, &candidates)?;
-            Some(candidates[chosen])
-        }));
     }
 }
 
-/// Why a schedule ends before the deadline: speeds change late.
+/// How much earlier than the deadline a schedule ends, because speeds change late.
 #[derive(Debug, Clone, Copy)]
 pub struct Margin {
     /// The times from the moment at which a task needs another speed until it has it: the median
@@ -115,16 +132,16 @@ pub struct Margin {
 }
 
 impl Margin {
-    /// A schedule needs at most half of its deadline for this, however late speeds change.
-    const MOST: f64 = 0.5;
-    /// The least part of a deadline, for what else delays a task.
-    const LEAST: f64 = 0.01;
+    /// The maximum margin, as a share of the deadline.
+    const MAX_SHARE: f64 = 0.5;
+    /// The minimum margin, as a share of the deadline: it covers other delays.
+    const MIN_SHARE: f64 = 0.01;
 
     /// The time for one change to each level, of which one is as late as the 99th percentile.
     fn seconds(self, deadline: f64, levels: &Levels) -> f64 {
         let (usual, slow) = (self.latency.0.as_secs_f64(), self.latency.1.as_secs_f64());
         let others = levels.worthwhile().len() - 1;
-        (slow + usual * others as f64).clamp(Self::LEAST * deadline, Self::MOST * deadline)
+        (slow + usual * others as f64).clamp(Self::MIN_SHARE * deadline, Self::MAX_SHARE * deadline)
     }
 }
 
@@ -134,12 +151,12 @@ fn for_gate(
     schedule: &::pace::Schedule,
     deadline: f64,
     planned: f64,
-) -> PlannedSchedule {
+) -> GateSchedule {
     let khz = |level: usize| (levels.worthwhile()[level].hz / 1e3).round() as u64;
     let mut steps: Vec<_> = schedule
         .steps()
         .iter()
-        .map(|step| PlannedStep {
+        .map(|step| GateStep {
             cycles: step.from as u64,
             after: Duration::from_secs_f64(schedule.time(levels, step.from)),
             khz: khz(step.level),
@@ -154,7 +171,7 @@ fn for_gate(
         let removed = steps.remove(shortest);
         (steps[shortest].cycles, steps[shortest].after) = (removed.cycles, removed.after);
     }
-    PlannedSchedule {
+    GateSchedule {
         deadline: Duration::from_secs_f64(deadline),
         planned: Duration::from_secs_f64(planned),
         steps,
@@ -175,10 +192,6 @@ mod tests {
         Levels::new((0..n).map(level).collect(), 0.0).unwrap()
     }
 
-    fn task(cycles: f64) -> TraceTask {
-        TraceTask { kind: 3, begin: 0.0, cycles, deadline: 9.0 }
-    }
-
     const MARGIN: Margin =
         Margin { latency: (Duration::from_micros(50), Duration::from_micros(250)) };
 
@@ -187,9 +200,9 @@ mod tests {
         let levels = levels(4);
         let mut learned = LearnedType::new(20.0, 0.9, Vec::new());
         for n in 1..MIN_SAMPLES {
-            assert!(learned.add(&levels, task(8e6 + n as f64), MARGIN).is_none());
+            assert!(learned.add(&levels, 0.0, 8e6 + n as f64, MARGIN).is_none());
         }
-        let schedule = learned.add(&levels, task(8e6), MARGIN).unwrap().clone();
+        let schedule = learned.add(&levels, 0.0, 8e6, MARGIN).unwrap().clone();
         assert_eq!(schedule.deadline, Duration::from_millis(20));
         assert_eq!(schedule.planned, Duration::from_micros(19_600));
         assert_eq!(schedule.steps[0].cycles, 0);
@@ -197,7 +210,7 @@ mod tests {
         // The pre-deadline cycles take the planned time, and the steps are in order.
         assert!(schedule.steps.is_sorted_by(|a, b| a.cycles < b.cycles && a.after < b.after));
         // The same work again changes nothing.
-        assert!(learned.add(&levels, task(8e6), MARGIN).is_none());
+        assert!(learned.add(&levels, 0.0, 8e6, MARGIN).is_none());
         assert_eq!(learned.active(), Some(&schedule));
     }
 
@@ -205,10 +218,10 @@ mod tests {
     fn steps_that_the_gate_has_no_room_for_are_left_out() {
         let levels = levels(40);
         let mut learned = LearnedType::new(20.0, 0.95, Vec::new());
-        let spread = |n: usize| task(5e6 + n as f64 * 2e4);
+        let spread = |n: usize| 5e6 + n as f64 * 2e4;
         let mut latest = None;
         for n in 0..400 {
-            latest = learned.add(&levels, spread(n % 400), MARGIN).cloned().or(latest);
+            latest = learned.add(&levels, n as f64, spread(n), MARGIN).cloned().or(latest);
         }
         let schedule = latest.unwrap();
         assert!(schedule.steps.len() <= wire::PACE_STEPS as usize);
@@ -217,16 +230,27 @@ mod tests {
     }
 
     #[test]
-    fn estimator_is_chosen_from_the_tasks() {
+    fn choice_is_due_after_enough_tasks() {
         let levels = levels(4);
         let mut learned = LearnedType::new(20.0, 0.9, Vec::new());
-        for n in 0..CHOICE_TASKS {
-            learned.add(&levels, task(6e6 + (n % 7) as f64 * 3e5), MARGIN);
+        for _ in 0..CHOICE_TASKS {
+            assert_eq!(learned.choice_due(), None);
+            learned.add(&levels, 0.0, 6e6, MARGIN);
         }
-        let choice = learned.choice.take().expect("it is being chosen");
-        let chosen = choice.join().unwrap().expect("there are candidates");
-        assert!(candidate_estimators().contains(&chosen));
-        assert_eq!(learned.since_choice, 0);
+        assert_eq!(learned.choice_due(), Some(CHOICE_TASKS));
+        assert_eq!(learned.begin_choice().tasks.len(), CHOICE_TASKS);
+        assert_eq!(learned.choice_due(), None);
+    }
+
+    #[test]
+    fn schedules_are_not_made_more_often_than_the_interval() {
+        let levels = levels(4);
+        let mut learned = LearnedType::new(20.0, 0.9, vec![6e6; MIN_SAMPLES]);
+        assert!(learned.add(&levels, 1.0, 6e6, MARGIN).is_some());
+        for n in 0..100 {
+            assert!(learned.add(&levels, 1.0 + PLAN_INTERVAL / 2.0, 9e6, MARGIN).is_none(), "{n}");
+        }
+        assert!(learned.add(&levels, 1.0 + PLAN_INTERVAL, 9e6, MARGIN).is_some());
     }
 
     #[test]

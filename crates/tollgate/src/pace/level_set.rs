@@ -45,8 +45,13 @@ pub fn find(name: &str) -> Result<LevelFile> {
     Ok(LevelFile { name: file.name.or(Some(source.name)), ..file })
 }
 
+/// The sets with these names, as [`find`] finds each.
+pub fn find_all(names: &[String]) -> Result<Vec<LevelFile>> {
+    names.iter().map(|name| find(name)).collect()
+}
+
 /// "5 of 6 speeds are worthwhile, so pacing can save energy"
-pub fn verdict(file: &LevelFile) -> String {
+pub fn summary(file: &LevelFile) -> String {
     let (all, worthwhile) = (file.levels.all().len(), file.levels.worthwhile().len());
     let speeds = number_of(all, "speed");
     match worthwhile {

@@ -4,12 +4,13 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use ::pace::LevelFile;
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use serde::Serialize;
 
 use super::arguments::LevelsArguments;
 use super::level_set::{self, LevelRow};
 use super::machine_levels;
+use super::report_format::or_dash;
 use crate::format::printable;
 use crate::output::Output;
 
@@ -31,10 +32,10 @@ struct SetReport<'a> {
 pub fn levels(arguments: &LevelsArguments) -> Result<ExitCode> {
     let mut output = Output::open(arguments.output.as_deref(), Output::Stdout)?;
     let sets = match arguments.levels.is_empty() {
-        true => machine_levels::find()?,
-        false => {
-            arguments.levels.iter().map(|name| level_set::find(name)).collect::<Result<_>>()?
-        }
+        true => machine_levels::find().map_err(|error| {
+            anyhow!("{error:#}; name a built-in set of levels or a file of levels (see --help)")
+        })?,
+        false => level_set::find_all(&arguments.levels)?,
     };
     let report =
         LevelsReport { schema: "tollgate.pace.levels/1", sets: sets.iter().map(rows).collect() };
@@ -54,7 +55,7 @@ fn rows(file: &LevelFile) -> SetReport<'_> {
         name: file.name.as_deref(),
         source: file.source.as_deref(),
         idle_watts: levels.idle_watts(),
-        summary: level_set::verdict(file),
+        summary: level_set::summary(file),
         levels: LevelRow::of(levels),
     }
 }
@@ -73,8 +74,7 @@ fn text(set: &SetReport) -> String {
         "MHz", "W", "mJ a million cycles", "efficiency"
     );
     for level in &set.levels {
-        let efficiency =
-            level.efficiency.map_or_else(|| "-".to_owned(), |part| format!("{:.1} %", part * 1e2));
+        let efficiency = or_dash(level.efficiency, |part| format!("{:.1} %", part * 1e2));
         let _ = writeln!(
             out,
             "{:>9} {:>9.3} {:>21.3} {:>11}  {}",

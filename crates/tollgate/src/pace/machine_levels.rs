@@ -17,10 +17,7 @@ pub fn find() -> Result<Vec<LevelFile>> {
 fn find_in(root: &Path) -> Result<Vec<LevelFile>> {
     let domains = cpufreq::domains(root).context("cannot read the frequency domains")?;
     if domains.is_empty() {
-        bail!(
-            "this machine has no cpufreq driver, so its speeds cannot be chosen; name a set of \
-            levels or a file (see --help)"
-        );
+        bail!("this machine has no cpufreq driver, so its speeds cannot be chosen");
     }
     let mut kinds: Vec<(LevelFile, Vec<FrequencyDomain>)> = Vec::new();
     for domain in domains {
@@ -44,8 +41,7 @@ fn of_domain(root: &Path, domain: &FrequencyDomain) -> Result<LevelFile> {
     let Some((table, source)) = power::power(root, domain) else {
         bail!(
             "the power of the speeds is not known: the kernel has no energy model for policy{}, \
-            and ACPI no _PSS with its speeds (driver {}, {} to {} MHz); describe the levels in a \
-            file (see --help)",
+            and ACPI no _PSS with its speeds (driver {}, {} to {} MHz)",
             domain.number,
             domain.driver,
             slowest / 1000,
@@ -56,8 +52,8 @@ fn of_domain(root: &Path, domain: &FrequencyDomain) -> Result<LevelFile> {
     let levels = Levels::new(levels.collect(), 0.0)
         .with_context(|| format!("the levels of policy{} make no sense", domain.number))?;
     let source = match source {
-        PowerSource::EnergyModel => "the energy model of the kernel",
-        PowerSource::Acpi => "ACPI (_PSS): the maximum power of each speed",
+        PowerSource::EnergyModel => "the energy model of the kernel, without power at idle",
+        PowerSource::Acpi => "ACPI (_PSS): the maximum power of each speed, without power at idle",
     };
     Ok(LevelFile { name: None, source: Some(source.into()), levels })
 }

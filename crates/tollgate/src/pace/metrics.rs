@@ -40,6 +40,33 @@ pub fn pacing_metrics(out: &mut String, report: &PacingReport) {
             value,
         );
     }
+    let mut of_session = |name: &str, kind: &str, help: &str, value: f64| {
+        family(out, name, kind, help, std::iter::once((String::new(), value)));
+    };
+    of_session(
+        "pace_planning_cpu_seconds_total",
+        "counter",
+        "Processor time of Tollgate for schedules, in seconds.",
+        report.planning_cpu_s,
+    );
+    of_session(
+        "pace_unfinished_tasks",
+        "gauge",
+        "Tasks that have not ended.",
+        report.unfinished as f64,
+    );
+    of_session(
+        "pace_abandoned_tasks_total",
+        "counter",
+        "Tasks whose programs ended without ending them.",
+        report.abandoned as f64,
+    );
+    if let Some(latency) = &report.latency_us {
+        let help = "From the moment at which a task needed another speed until it was written.";
+        let values = [("0.5", latency.median), ("0.99", latency.p99)];
+        let values = values.map(|(share, us)| (label("quantile", share), us / 1e6));
+        family(out, "pace_latency_seconds", "gauge", help, values.into_iter());
+    }
     let lost = report.domains.iter().filter(|domain| domain.lost.is_some()).count();
     family(
         out,
@@ -54,7 +81,7 @@ pub fn pacing_metrics(out: &mut String, report: &PacingReport) {
 mod tests {
     use super::*;
     use crate::metrics::tests::assert_is_page;
-    use crate::pace::pacing_report::MeasuredEnergy;
+    use crate::pace::pacing_report::{Latency, MeasuredEnergy};
     use crate::pace::trace_file::TraceType;
 
     #[test]
@@ -62,11 +89,12 @@ mod tests {
         let kind = TraceType { name: "game: frame".into(), deadline_ms: 20.0, target: 0.95 };
         let report = PacingReport {
             domains: Vec::new(),
-            latency_us: None,
+            latency_us: Some(Latency { median: 20.0, p99: 50.0 }),
             measured_energy: Some(MeasuredEnergy { joules: 9.0, source: "perf".into() }),
             types: vec![PacedType { tasks: 7, modelled_joules: 0.5, ..PacedType::new(&kind) }],
+            planning_cpu_s: 0.25,
             unfinished: 0,
-            abandoned: 0,
+            abandoned: 2,
         };
         let mut page = String::new();
         pacing_metrics(&mut page, &report);
@@ -74,6 +102,9 @@ mod tests {
             "tollgate_pace_tasks_total{type=\"game: frame\"} 7\n",
             "tollgate_pace_modelled_joules_total{type=\"game: frame\"} 0.5\n",
             "tollgate_pace_measured_joules_total{source=\"perf\"} 9\n",
+            "tollgate_pace_planning_cpu_seconds_total 0.25\n",
+            "tollgate_pace_abandoned_tasks_total 2\n",
+            "tollgate_pace_latency_seconds{quantile=\"0.99\"} 0.00005\n",
         ] {
             assert!(page.contains(line), "{page}");
         }

@@ -3,9 +3,9 @@
 
 mod arguments;
 mod arms;
-mod commands;
 mod comparison;
 mod domain_speed;
+mod estimator_chooser;
 mod learned_type;
 mod level_set;
 mod levels;
@@ -13,9 +13,12 @@ mod machine_levels;
 mod metrics;
 mod pacing_report;
 mod pacing_session;
+mod pacing_setup;
 mod plot;
 mod policy;
 mod recorder;
+mod report_commands;
+mod report_format;
 mod requests;
 mod restore;
 mod rules;
@@ -26,7 +29,7 @@ mod speed_thread;
 mod speed_watchdog;
 mod trace_file;
 mod tracked_tasks;
-mod types;
+mod type_table;
 mod types_command;
 mod watch;
 mod watch_outcome;
@@ -40,18 +43,18 @@ use anyhow::Result;
 use arguments::PaceCommand;
 pub use arguments::{PaceCommandLine, PacingOptions};
 pub use arms::ARMS;
-pub use pacing_session::PacingSetup;
+pub use pacing_setup::PacingSetup;
 pub use requests::REQUEST_KEY;
 pub use restore::restore_abandoned;
 
 pub fn run(arguments: &PaceCommandLine) -> Result<ExitCode> {
     match &arguments.command {
         PaceCommand::Levels(arguments) => levels::levels(arguments),
-        PaceCommand::Report(arguments) => commands::report(arguments),
+        PaceCommand::Report(arguments) => report_commands::report(arguments),
         PaceCommand::Reset(arguments) => types_command::reset(arguments),
         PaceCommand::Restore => restore::restore(),
         PaceCommand::Simulate(arguments) => simulate::simulate(arguments),
-        PaceCommand::Top(socket) => commands::top(socket),
+        PaceCommand::Top(socket) => report_commands::top(socket),
         PaceCommand::Types(arguments) => types_command::types(arguments),
         PaceCommand::Watch(arguments) => watch::watch(arguments),
         PaceCommand::Watchdog => speed_watchdog::run_watchdog(),

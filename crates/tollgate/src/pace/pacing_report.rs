@@ -1,24 +1,22 @@
 //! The section of the report of pacing: the tasks by their types, and how their speeds were set.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use ::pace::Level;
-use kernel::pace::PlannedSchedule;
+use kernel::pace::GateSchedule;
 use kernel::pace::actuator::Actuator;
 use kernel::pace::cpufreq::FrequencyDomain;
 use kernel::pace::energy_sensor::EnergySensors;
 use kernel::wire;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use stats::interval::share_interval;
 
-use super::simulate_report::{ReportedInterval, interval, significant};
+use super::report_format::{ReportedInterval, interval, or_dash, significant, write_unended};
 use super::speed_thread::SpeedStats;
 use super::trace_file::TraceType;
 use crate::format::{count, number_of, printable};
 use crate::report::{Section, TextOptions, fields, more_rows};
-
-const CONFIDENCE: f64 = 0.95;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PacingReport {
@@ -28,6 +26,8 @@ pub struct PacingReport {
     pub latency_us: Option<Latency>,
     /// What the processors have used in this session. Null if the machine does not measure it.
     pub measured_energy: Option<MeasuredEnergy>,
+    /// The processor time of Tollgate for schedules and for the choice of estimators.
+    pub planning_cpu_s: f64,
     /// The type with the most tasks first.
     pub types: Vec<PacedType>,
     /// Tasks that had not ended at the end of the session.
@@ -47,6 +47,15 @@ pub struct MeasuredEnergy {
 impl MeasuredEnergy {
     pub fn of_sensors(sensors: &EnergySensors) -> Self {
         Self { joules: sensors.joules(), source: sensors.source().name().to_owned() }
+    }
+
+    pub fn write_text(&self, out: &mut String) {
+        let _ = writeln!(
+            out,
+            "the processors used {} J for all work (measured by {})",
+            significant(self.joules),
+            self.source
+        );
     }
 }
 
@@ -97,18 +106,6 @@ pub struct PacedType {
     pub fastest_modelled_joules: f64,
 }
 
-/// The input of [`PacingReport::new`].
-pub struct PacedSession<'a> {
-    pub domains: Vec<PacedDomain>,
-    pub stats: &'a SpeedStats,
-    pub types: Vec<PacedType>,
-    pub fastest: Level,
-    pub idle_watts: f64,
-    pub measured: Option<MeasuredEnergy>,
-    pub unfinished: usize,
-    pub abandoned: usize,
-}
-
 impl PacedType {
     pub fn new(one: &TraceType) -> Self {
         Self {
@@ -144,8 +141,7 @@ impl PacedType {
     /// `cycle_j` is the energy of a cycle at the fastest level.
     fn finish(&mut self, cycle_j: f64) {
         self.fastest_modelled_joules = self.cycles * cycle_j;
-        self.missed_share =
-            share_interval(self.missed, self.tasks, CONFIDENCE).map(ReportedInterval::from);
+        self.missed_share = ReportedInterval::of_share(self.missed, self.tasks);
         self.mean_mhz = (self.cpu_s > 0.0).then(|| self.cycles / self.cpu_s / 1e6);
     }
 }
@@ -159,10 +155,23 @@ pub struct ReportedStep {
 }
 
 impl ReportedStep {
-    pub fn of_schedule(schedule: &PlannedSchedule) -> Vec<Self> {
+    pub fn of_schedule(schedule: &GateSchedule) -> Vec<Self> {
         let steps = schedule.steps.iter();
         steps.map(|step| Self { from_cycles: step.cycles, mhz: step.khz as f64 / 1e3 }).collect()
     }
+}
+
+/// The input of [`PacingReport::new`].
+pub struct PacedSession<'a> {
+    pub domains: Vec<PacedDomain>,
+    pub stats: &'a SpeedStats,
+    pub types: Vec<PacedType>,
+    pub fastest: Level,
+    pub idle_watts: f64,
+    pub measured: Option<MeasuredEnergy>,
+    pub planning: Duration,
+    pub unfinished: usize,
+    pub abandoned: usize,
 }
 
 impl PacingReport {
@@ -181,11 +190,10 @@ impl PacingReport {
             p99: p99.as_secs_f64() * 1e6,
         });
         let PacedSession { measured: measured_energy, unfinished, abandoned, .. } = session;
-        Self { domains, latency_us, measured_energy, types, unfinished, abandoned }
+        let planning_cpu_s = session.planning.as_secs_f64();
+        Self { domains, latency_us, measured_energy, planning_cpu_s, types, unfinished, abandoned }
     }
-}
 
-impl PacingReport {
     /// Appends the text. At most `top` types are shown.
     pub fn write_text(&self, out: &mut String, top: usize) {
         let changes: u64 = self.domains.iter().map(|domain| domain.changes).sum();
@@ -198,32 +206,28 @@ impl PacingReport {
         if let Some(latency) = &self.latency_us {
             let _ = write!(
                 out,
-                ", each {} µs after it was needed (99 %: {} µs)",
+                ", latency: median {} µs, 99 % {} µs",
                 significant(latency.median),
                 significant(latency.p99)
             );
         }
         out.push('\n');
-        if let Some(MeasuredEnergy { joules, source }) = &self.measured_energy {
+        if let Some(measured) = &self.measured_energy {
+            measured.write_text(out);
+        }
+        if self.planning_cpu_s > 0.0 {
             let _ = writeln!(
                 out,
-                "the processors used {} J for all work (measured by {source})",
-                significant(*joules)
+                "planning used {} s of processor time",
+                significant(self.planning_cpu_s)
             );
         }
         for domain in &self.domains {
             if let Some(reason) = &domain.lost {
-                let _ =
-                    writeln!(out, "policy{} was not paced until the end: {reason}", domain.number);
+                let _ = writeln!(out, "policy{} is not paced any more: {reason}", domain.number);
             }
         }
-        for (n, what) in
-            [(self.unfinished, "not ended"), (self.abandoned, "left by their programs")]
-        {
-            if n > 0 {
-                let _ = writeln!(out, "{} {what}", number_of(n, "task"));
-            }
-        }
+        write_unended(out, self.unfinished, self.abandoned);
         if self.types.is_empty() {
             let _ = writeln!(out, "no task ended");
             return;
@@ -240,9 +244,9 @@ impl PacingReport {
                 count(one.tasks),
                 one.deadline_ms,
                 one.target,
-                one.missed_share.map_or_else(|| "-".to_owned(), interval),
+                or_dash(one.missed_share, interval),
                 significant(one.cpu_s),
-                one.mean_mhz.map_or_else(|| "-".to_owned(), |mhz| format!("{mhz:.0}")),
+                or_dash(one.mean_mhz, |mhz| format!("{mhz:.0}")),
                 significant(one.modelled_joules),
                 percent(one.modelled_joules, one.fastest_modelled_joules),
                 printable(&one.name)

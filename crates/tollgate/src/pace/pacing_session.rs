@@ -4,173 +4,56 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use ::pace::{Levels, TaskRules, TraceTask};
-use anyhow::{Context as _, Result, anyhow, bail};
+use ::pace::Levels;
+use anyhow::Result;
 use control::Response;
 use kernel::pace::actuator::Actuator;
-use kernel::pace::cpufreq::{self, FrequencyDomain};
 use kernel::pace::energy_sensor::EnergySensors;
 use kernel::pace::speed_journal::{JOURNAL, SpeedJournal};
-use kernel::pace::{Pacing, TrackingRules, TypeKey};
-use kernel::session::{LiveThread, SessionOptions};
+use kernel::pace::{Pacing, TypeKey};
+use kernel::session::LiveThread;
 use kernel::{ring, wire};
 
-use super::arguments::PacingOptions;
+use super::estimator_chooser::EstimatorChooser;
 use super::learned_type::{LearnedType, Margin};
 use super::metrics::pacing_metrics;
 use super::pacing_report::{
     MeasuredEnergy, PacedDomain, PacedSession, PacedType, PacingReport, ReportedStep,
 };
+use super::pacing_setup::{PacingSetup, with_actuators};
 use super::requests::{PaceRequest, REQUEST_KEY};
 use super::sample_store::SampleStore;
-use super::speed_thread::{GOVERNOR_SPELL, SpeedThread};
+use super::speed_thread::{GOVERNOR_RELEASE_DELAY, SpeedThread};
 use super::speed_watchdog::SpeedWatchdog;
 use super::tracked_tasks::TrackedTasks;
-use super::types::TypeTable;
-use super::types_command::remove;
-use super::{level_set, machine_levels, rules};
-use crate::extension::{Extension, ExtensionSetup, Losses, Request, SessionContext};
+use super::type_table::{TypeTable, is_abandoned};
+use crate::extension::{Extension, Losses, Request, SessionContext};
 use crate::format::number_of;
+use crate::output::log_message;
 use crate::report::Section;
 
-/// How often the gate searches for other work on a processor that is slowed. Work that is ready for
+/// How often the gate searches for other work on a processor below the fastest speed. Work that is ready for
 /// a shorter time would end before the speed has changed.
-const GRACE: Duration = Duration::from_millis(1);
+const SEARCH_INTERVAL: Duration = Duration::from_millis(1);
 /// The median and the 99th percentile of the latency before it is measured.
 const FIRST_LATENCY: (Duration, Duration) =
     (Duration::from_micros(100), Duration::from_micros(300));
 /// The latency by which schedules are planned changes if the measured one differs by this factor,
 /// so that schedules are not made anew for each measurement.
 const LATENCY_STEP: f64 = 1.5;
+/// A tick of the scheduler, at which a governor applies new bounds: that of CONFIG_HZ=250, which
+/// most distributions use.
+const TICK: Duration = Duration::from_millis(4);
+/// A task without a running thread does not decide speeds any more when it is older than this, and
+/// older than a multiple of the longest deadline. Its program may have forgotten to end it.
+const MIN_UNENDED_LIMIT: Duration = Duration::from_secs(10);
+const UNENDED_DEADLINES: f64 = 10.0;
+/// The maximum number of types whose samples are stored at a time. Each waits for the disk.
+const SAVED_AT_ONCE: usize = 16;
 /// How often changed samples are stored.
 const SAVE_INTERVAL: Duration = Duration::from_secs(60);
 /// Another process that ends may have the journal for a short time.
-const JOURNAL_PATIENCE: Duration = Duration::from_secs(1);
-
-/// Paces the tasks of a session.
-pub struct PacingSetup {
-    rules: TaskRules,
-    tracking_rules: TrackingRules,
-    levels: Levels,
-    store: SampleStore,
-}
-
-impl PacingSetup {
-    /// The setup of a command's options. `None` without a file of rules.
-    pub fn of_options(options: &PacingOptions) -> Result<Option<Self>> {
-        let store = SampleStore::new(&options.store.folder);
-        options.file.as_deref().map(|file| Self::read(file, store)).transpose()
-    }
-
-    /// The same for the daemon, which gates all programs: if the file names no users, only programs
-    /// of root may begin tasks themselves.
-    pub fn of_daemon(options: &PacingOptions) -> Result<Option<Self>> {
-        let mut setup = Self::of_options(options)?;
-        if let Some(setup) = &mut setup {
-            setup.tracking_rules.users.get_or_insert_default();
-        }
-        Ok(setup)
-    }
-
-    /// Reads a file of task rules, and the levels of this machine.
-    fn read(path: &Path, store: SampleStore) -> Result<Self> {
-        let rules = rules::read(Some(path))?;
-        let tracking_rules = rules::tracking_rules(&rules)?;
-        let domains =
-            cpufreq::domains(Path::new("/")).context("cannot read the frequency domains")?;
-        if domains.is_empty() {
-            bail!(
-                "this machine has no cpufreq driver, so its speeds cannot be set; `tollgate pace \
-                watch` shows what lower speeds would save"
-            );
-        }
-        if let Some(levels) = &rules.levels {
-            let levels = level_set::find(levels)?.levels;
-            return Ok(Self { rules, tracking_rules, levels, store });
-        }
-        let mut kinds = machine_levels::find().map_err(|error| {
-            anyhow!("{error:#}; the file of rules names it by levels = \"FILE\"")
-        })?;
-        if kinds.len() > 1 {
-            bail!(
-                "this machine has {} kinds of processors, and pacing supports one kind only; \
-                `tollgate pace watch` shows what pacing would save",
-                kinds.len()
-            );
-        }
-        let levels = kinds.remove(0).levels;
-        Ok(Self { rules, tracking_rules, levels, store })
-    }
-}
-
-impl ExtensionSetup for PacingSetup {
-    fn configure(&self, options: &mut SessionOptions) {
-        options.mask |= wire::PACE;
-    }
-
-    fn start(self: Box<Self>, context: &mut SessionContext<'_>) -> Result<Box<dyn Extension>> {
-        let root = Path::new("/");
-        let mut journal = SpeedJournal::open(Path::new(JOURNAL), JOURNAL_PATIENCE)?;
-        journal.restore(root)?;
-        let tasks = TrackedTasks::start(context, &self.tracking_rules)?;
-        let domains = with_actuators(root, tasks.domains(), self.rules.actuator.as_deref())?;
-        let watchdog = SpeedWatchdog::start()?;
-        let session = context.session.index;
-        let pacing = Pacing::start(context.gate, session, tasks.domains(), GRACE, GOVERNOR_SPELL)?;
-        tasks.set_powers(&self.levels);
-        let thread = SpeedThread::start(context.gate, journal, &domains)?;
-        Ok(Box::new(PacingInSession {
-            began_ns: 0,
-            levels: self.levels,
-            tasks,
-            types: TypeTable::new(self.rules),
-            store: self.store,
-            latest_save: Instant::now(),
-            paced: Vec::new(),
-            pacing,
-            margin: Margin { latency: FIRST_LATENCY },
-            domains: domains
-                .iter()
-                .map(|(domain, actuator)| PacedDomain::new(domain, *actuator))
-                .collect(),
-            energy: EnergySensors::find(root),
-            abandoned: 0,
-            unfinished: 0,
-            thread: Some(thread),
-            watchdog: Some(watchdog),
-        }))
-    }
-}
-
-/// The domains, each with the actuator of this name or, without one, the best actuator.
-fn with_actuators(
-    root: &Path,
-    domains: &[FrequencyDomain],
-    name: Option<&str>,
-) -> Result<Vec<(FrequencyDomain, Actuator)>> {
-    let named = name.and_then(Actuator::of_name);
-    if named == Some(Actuator::Clamp) && domains.len() > 1 {
-        bail!(
-            "the actuator \"clamp\" limits the whole machine, so it needs a single frequency \
-            domain; this machine has {}; name another actuator",
-            number_of(domains.len(), "frequency domain")
-        );
-    }
-    let with_actuator = |domain: &FrequencyDomain| {
-        let actuator = named.unwrap_or_else(|| Actuator::best(root, domain));
-        if !actuator.is_available(root, domain) {
-            bail!(
-                "policy{} does not support the actuator {:?} (driver {}, governor {})",
-                domain.number,
-                actuator.name(),
-                domain.driver,
-                domain.governor
-            );
-        }
-        Ok((domain.clone(), actuator))
-    };
-    domains.iter().map(with_actuator).collect()
-}
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A type, with what is learned of it.
 struct Paced {
@@ -178,23 +61,26 @@ struct Paced {
     report: PacedType,
     /// Tasks have ended since the samples were stored.
     is_unsaved: bool,
+    latest_save: Instant,
     /// The gate has no room for its schedule.
-    is_unplanned: bool,
+    has_no_room: bool,
     /// Its key in the gate, if it has had a schedule.
-    planned_as: Option<TypeKey>,
+    gate_key: Option<TypeKey>,
 }
 
-struct PacingInSession {
+pub struct PacingInSession {
     began_ns: u64,
     levels: Levels,
     tasks: TrackedTasks,
     types: TypeTable,
     store: SampleStore,
-    latest_save: Instant,
+    chooser: EstimatorChooser,
     /// In the order of the types in `types`.
     paced: Vec<Paced>,
     pacing: Pacing,
     margin: Margin,
+    /// How long the governors take to apply what is written.
+    governor_delay: Duration,
     domains: Vec<PacedDomain>,
     /// `None` if the machine does not measure energy.
     energy: Option<EnergySensors>,
@@ -224,44 +110,38 @@ impl Extension for PacingInSession {
         }
         let Some(named) = ring::pace_type(record) else { return Ok(false) };
         if let Some(kind) = self.types.name_type(&named) {
-            // Its deadline and target may be others now.
-            self.paced[kind] = Paced::new(&self.types, &self.store, kind);
+            self.rename(kind);
         }
         Ok(true)
     }
 
     fn tend(&mut self, context: &mut SessionContext<'_>) -> Result<()> {
-        let Some(abandoned) = self.tasks.sweep(context.gate)? else { return Ok(()) };
-        self.abandoned += abandoned;
+        if !self.tasks.is_check_due() {
+            return Ok(());
+        }
+        self.abandoned += self.tasks.drop_abandoned(context.gate)?;
+        self.tasks.read_speeds();
         self.measure();
-        self.paced.iter_mut().for_each(|paced| paced.learned.tend());
+        self.tasks.stop_pacing_old(self.unended_limit());
+        self.choose();
         if let Some(watchdog) = &mut self.watchdog {
             watchdog.tend()?;
         }
         let latency = self.thread.as_ref().and_then(|thread| thread.stats().latency());
         if let Some((usual, slow)) = latency {
+            let (usual, slow) = (usual + self.governor_delay, slow + self.governor_delay);
             let quotient = slow.as_secs_f64() / self.margin.latency.1.as_secs_f64();
             if !(1.0 / LATENCY_STEP..LATENCY_STEP).contains(&quotient) {
                 self.margin.latency = (usual, slow);
             }
         }
+        self.save_some();
         Ok(())
-    }
-
-    fn refresh(&mut self, _context: &mut SessionContext<'_>) -> Result<()> {
-        if self.latest_save.elapsed() < SAVE_INTERVAL {
-            return Ok(());
-        }
-        self.save()
     }
 
     fn save(&mut self) -> Result<()> {
-        self.latest_save = Instant::now();
-        for paced in self.paced.iter_mut().filter(|paced| paced.is_unsaved) {
-            self.store.save(&paced.report.name, paced.learned.samples())?;
-            paced.is_unsaved = false;
-        }
-        Ok(())
+        let saved = self.paced.iter_mut().map(|paced| paced.save(&self.store));
+        saved.fold(Ok(()), Result::and)
     }
 
     fn before_detach(&mut self, _live: &[LiveThread]) {
@@ -274,7 +154,7 @@ impl Extension for PacingInSession {
         _context: &mut SessionContext<'_>,
         notes: &mut Vec<String>,
     ) -> Result<Option<Box<dyn Section>>> {
-        let unplanned = self.paced.iter().filter(|paced| paced.is_unplanned).count();
+        let unplanned = self.paced.iter().filter(|paced| paced.has_no_room).count();
         if unplanned > 0 {
             notes.push(format!(
                 "{} of tasks ran at the fastest speed, because there is room for {} schedules",
@@ -321,23 +201,138 @@ impl Extension for PacingInSession {
 }
 
 impl Paced {
+    /// Stores the samples, if tasks have ended since they were stored.
+    fn save(&mut self, store: &SampleStore) -> Result<()> {
+        self.latest_save = Instant::now();
+        if self.is_unsaved {
+            store.save(&self.report.name, self.learned.samples())?;
+            self.is_unsaved = false;
+        }
+        Ok(())
+    }
+
     fn new(types: &TypeTable, store: &SampleStore, kind: usize) -> Self {
         let one = &types.types()[kind];
         Self {
             learned: LearnedType::new(one.deadline_ms, one.target, store.load(&one.name)),
             report: PacedType::new(one),
             is_unsaved: false,
-            is_unplanned: false,
-            planned_as: None,
+            latest_save: Instant::now(),
+            has_no_room: false,
+            gate_key: None,
         }
     }
 }
 
 impl PacingInSession {
+    pub(super) fn start(setup: PacingSetup, context: &mut SessionContext<'_>) -> Result<Self> {
+        let root = Path::new("/");
+        let mut journal = SpeedJournal::open(Path::new(JOURNAL), LOCK_TIMEOUT)?;
+        journal.restore(root)?;
+        let tasks = TrackedTasks::start(context, &setup.tracking_rules)?;
+        let domains = with_actuators(root, tasks.domains(), setup.rules.actuator.as_deref())?;
+        let waits_for_governor = domains.iter().any(|(_, actuator)| {
+            matches!(actuator, Actuator::Bounds | Actuator::Preference | Actuator::Clamp)
+        });
+        let governor_delay = if waits_for_governor { TICK } else { Duration::ZERO };
+        let watchdog = SpeedWatchdog::start()?;
+        let session = context.session.index;
+        let pacing = Pacing::start(
+            context.gate,
+            session,
+            tasks.domains(),
+            SEARCH_INTERVAL,
+            GOVERNOR_RELEASE_DELAY,
+        )?;
+        tasks.set_powers(&setup.levels);
+        let thread = SpeedThread::start(context.gate, journal, &domains)?;
+        Ok(Self {
+            began_ns: 0,
+            levels: setup.levels,
+            tasks,
+            types: TypeTable::new(setup.rules),
+            store: setup.store,
+            chooser: EstimatorChooser::default(),
+            paced: Vec::new(),
+            pacing,
+            margin: Margin { latency: FIRST_LATENCY },
+            governor_delay,
+            domains: domains
+                .iter()
+                .map(|(domain, actuator)| PacedDomain::new(domain, *actuator))
+                .collect(),
+            energy: EnergySensors::find(root),
+            abandoned: 0,
+            unfinished: 0,
+            thread: Some(thread),
+            watchdog: Some(watchdog),
+        })
+    }
+
+    /// Uses the estimator that was chosen, and lets the next one be chosen.
+    fn choose(&mut self) {
+        if let Some((kind, estimator)) = self.chooser.finished() {
+            self.paced[kind].learned.set_estimator(estimator);
+        }
+        if !self.chooser.is_free() {
+            return;
+        }
+        let due = self.paced.iter().enumerate();
+        let due = due.filter_map(|(kind, paced)| Some((paced.learned.choice_due()?, kind)));
+        if let Some((_, kind)) = due.max() {
+            let input = self.paced[kind].learned.begin_choice();
+            self.chooser.start(kind, self.levels.clone(), input);
+        }
+    }
+
+    /// The age from which a task without a running thread does not decide speeds.
+    fn unended_limit(&self) -> Duration {
+        let longest = self.types.types().iter().map(|one| one.deadline_ms).fold(0.0, f64::max);
+        MIN_UNENDED_LIMIT.max(Duration::from_secs_f64(longest / 1e3 * UNENDED_DEADLINES))
+    }
+
+    /// Stores samples that have changed and were not stored for a while. A failure is logged, and
+    /// the next attempt follows after the same interval.
+    fn save_some(&mut self) {
+        let due = self
+            .paced
+            .iter_mut()
+            .filter(|paced| paced.is_unsaved && paced.latest_save.elapsed() >= SAVE_INTERVAL);
+        let saved = due.take(SAVED_AT_ONCE).map(|paced| paced.save(&self.store));
+        if let Err(error) = saved.fold(Ok(()), Result::and) {
+            log_message(&format!("{error:#}"));
+        }
+    }
+
+    /// A type has another name, deadline or target. Its counts stay, and its work is added to what
+    /// is stored under that name.
+    fn rename(&mut self, kind: usize) {
+        let old = &self.paced[kind];
+        if let Some(key) = &old.gate_key {
+            self.pacing.remove_schedule(key);
+        }
+        let mut new = Paced::new(&self.types, &self.store, kind);
+        new.learned.add_samples(old.learned.samples());
+        new.report = PacedType {
+            name: new.report.name,
+            deadline_ms: new.report.deadline_ms,
+            target: new.report.target,
+            ..old.report.clone()
+        };
+        new.is_unsaved = old.is_unsaved;
+        self.paced[kind] = new;
+    }
+
     fn measure(&mut self) {
         if let Some(energy) = &mut self.energy {
             energy.update();
         }
+    }
+
+    /// The processor time of schedules and choices.
+    fn planning_time(&self) -> Duration {
+        let schedules: Duration = self.paced.iter().map(|one| one.learned.planning_time()).sum();
+        schedules + self.chooser.used()
     }
 
     fn report(&self) -> PacingReport {
@@ -353,20 +348,21 @@ impl PacingInSession {
             fastest: *self.levels.all().last().expect("there is a level"),
             idle_watts: self.levels.idle_watts(),
             measured: self.energy.as_ref().map(MeasuredEnergy::of_sensors),
+            planning: self.planning_time(),
             unfinished: self.unfinished,
             abandoned: self.abandoned,
         })
     }
 
-    /// Forgets what is known of types. Returns the names of those that are not known.
+    /// Discards what is known of types. Returns the names of those that are not known.
     fn reset(&mut self, names: &[String]) -> Result<Vec<String>> {
-        let mut unknown = remove(&self.store, names)?;
+        let mut unknown = self.store.remove_all(names)?;
         for (kind, paced) in self.paced.iter_mut().enumerate() {
             if !names.contains(&paced.report.name) {
                 continue;
             }
             unknown.retain(|name| *name != paced.report.name);
-            if let Some(key) = &paced.planned_as {
+            if let Some(key) = &paced.gate_key {
                 self.pacing.remove_schedule(key);
             }
             *paced = Paced::new(&self.types, &self.store, kind);
@@ -378,6 +374,10 @@ impl PacingInSession {
         if record.begin_ns < self.began_ns {
             return Ok(());
         }
+        if is_abandoned(record) {
+            self.abandoned += 1;
+            return Ok(());
+        }
         let kind = self.types.kind(record);
         if kind == self.paced.len() {
             self.paced.push(Paced::new(&self.types, &self.store, kind));
@@ -385,16 +385,12 @@ impl PacingInSession {
         let paced = &mut self.paced[kind];
         paced.report.add(record);
         paced.is_unsaved = true;
-        let task = TraceTask {
-            kind,
-            begin: (record.begin_ns - self.began_ns) as f64 / 1e9,
-            cycles: record.cycles as f64,
-            deadline: 0.0,
-        };
-        if let Some(schedule) = paced.learned.add(&self.levels, task, self.margin) {
+        let begin = (record.begin_ns - self.began_ns) as f64 / 1e9;
+        let cycles = record.cycles as f64;
+        if let Some(schedule) = paced.learned.add(&self.levels, begin, cycles, self.margin) {
             let key = TypeKey::of_task(record);
-            paced.is_unplanned = !self.pacing.set_schedule(&key, schedule)?;
-            paced.planned_as = Some(key);
+            paced.has_no_room = !self.pacing.set_schedule(&key, schedule)?;
+            paced.gate_key = Some(key);
         }
         Ok(())
     }

@@ -10,7 +10,8 @@ use plotters::prelude::*;
 
 use super::comparison::SimulatedSet;
 use super::policy::PAPER_TICK;
-use super::simulate_report::{PolicyRow, ReportedInterval, SimulateReport, TypeReport};
+use super::report_format::ReportedInterval;
+use super::simulate_report::{PolicyRow, SimulateReport, TypeReport};
 use super::trace_file::Trace;
 use crate::format::printable;
 

@@ -1,12 +1,17 @@
 //! Collects the tasks of a session by their types.
 
+use std::collections::BTreeMap;
+
 use ::pace::{TaskRules, TraceTask};
 use kernel::wire;
 
+use super::report_format::quantile;
 use super::trace_file::{Trace, TraceType};
-use super::types::TypeTable;
+use super::type_table::{TypeTable, is_abandoned};
 
-/// Further tasks are counted, but not kept: some 50 MB.
+/// Waits within tasks are noted from this part of the deadline on.
+const NOTABLE_WAITS: f64 = 0.1;
+/// The maximum number of recorded tasks, which need some 50 MB. Further ones are only counted.
 const MAX_TASKS: usize = 1_000_000;
 
 /// A task that has ended.
@@ -40,6 +45,25 @@ pub struct Recorded {
 }
 
 impl Recorded {
+    /// A note about the type whose tasks waited longest, if that was a notable part of the deadline.
+    pub fn waits_note(&self) -> Option<String> {
+        let of_type = |kind: usize| {
+            let own = self.tasks.iter().filter(|recorded| recorded.task.kind == kind);
+            let mut parts: Vec<_> =
+                own.map(|one| (one.took - one.cpu) / one.task.deadline).collect();
+            parts.sort_by(f64::total_cmp);
+            Some((quantile(&parts, 0.5)?, kind))
+        };
+        let longest = (0..self.types.len()).filter_map(of_type).max_by(|a, b| a.0.total_cmp(&b.0));
+        let (part, kind) = longest.filter(|(part, _)| *part > NOTABLE_WAITS)?;
+        Some(format!(
+            "tasks of {:?} waited {:.0} % of the deadline (median); the comparison of policies \
+            does not know of waits within tasks, so the policies would have missed more deadlines",
+            self.types[kind].name,
+            part * 1e2
+        ))
+    }
+
     pub fn trace(&self) -> Trace {
         let tasks = self.tasks.iter().map(|recorded| recorded.task).collect();
         Trace { types: self.types.clone(), tasks }
@@ -58,6 +82,10 @@ impl Recorder {
 
     pub fn add(&mut self, record: &wire::pace_record) {
         if record.begin_ns < self.began_ns {
+            return;
+        }
+        if is_abandoned(record) {
+            self.abandoned += 1;
             return;
         }
         if self.tasks.len() >= MAX_TASKS {
@@ -95,14 +123,32 @@ impl Recorder {
             task.deadline = self.types.types()[task.kind].deadline_ms / 1e3;
         }
         self.tasks.sort_by(|a, b| a.task.begin.total_cmp(&b.task.begin));
+        let types = joined(self.types.into_types(), &mut self.tasks);
         Recorded {
-            types: self.types.into_types(),
+            types,
             tasks: self.tasks,
             unfinished,
             abandoned: self.abandoned,
             not_kept: self.not_kept,
         }
     }
+}
+
+/// Joins types with the same name, such as a type of one program and an equal one of another whose
+/// name the gate has cut.
+fn joined(types: Vec<TraceType>, tasks: &mut [RecordedTask]) -> Vec<TraceType> {
+    let (mut kept, mut indices) = (Vec::<TraceType>::new(), BTreeMap::new());
+    let new: Vec<usize> = types
+        .into_iter()
+        .map(|one| {
+            *indices.entry(one.name.clone()).or_insert_with(|| {
+                kept.push(one);
+                kept.len() - 1
+            })
+        })
+        .collect();
+    tasks.iter_mut().for_each(|recorded| recorded.task.kind = new[recorded.task.kind]);
+    kept
 }
 
 #[cfg(test)]
@@ -133,7 +179,7 @@ mod tests {
         let mut recorder = Recorder::new(rules());
         recorder.begin(1_000_000_000);
         let mut socket = record("nginx", 2_500_000_000);
-        (socket.descriptor, socket.port) = (wire::PACE_SOCKET as u16, 8080);
+        (socket.descriptor, socket.detail) = (wire::PACE_SOCKET as u16, 8080);
         recorder.add(&socket);
         recorder.add(&record("nginx", 1_500_000_000));
         recorder.add(&record("sh", 3_000_000_000));
@@ -146,6 +192,59 @@ mod tests {
             recorded.tasks.iter().map(|one| (one.task.kind, one.task.begin)).collect();
         assert_eq!(tasks, [(1, 0.5), (0, 1.5), (2, 2.0), (2, 2.1)]);
         assert_eq!((recorded.tasks[0].task.deadline, recorded.unfinished), (0.02, 2));
+    }
+
+    #[test]
+    fn types_with_the_same_name_are_joined() {
+        let mut recorder = Recorder::new(rules());
+        for descriptor in [9, 10] {
+            let mut one = record("sh", 1);
+            one.descriptor = descriptor;
+            recorder.add(&one);
+        }
+        let recorded = recorder.finish(0);
+        assert_eq!(recorded.types.len(), 1);
+        assert!(recorded.tasks.iter().all(|one| one.task.kind == 0) && recorded.tasks.len() == 2);
+    }
+
+    #[test]
+    fn long_waits_are_noted() {
+        let of = |cpu_ns| {
+            let mut recorder = Recorder::new(rules());
+            let mut one = record("sh", 1);
+            one.cpu_ns = cpu_ns;
+            recorder.add(&one);
+            recorder.finish(0).waits_note()
+        };
+        // The task took 3 ms of 20.
+        assert!(of(0).unwrap().contains("\"sh: request\" waited 15 % of the deadline"));
+        assert_eq!(of(2_000_000), None);
+    }
+
+    #[test]
+    fn key_and_motion_are_types() {
+        let mut recorder = Recorder::new(rules());
+        for detail in [1 << 16 | 30, 1 << 16 | 272, 2 << 16] {
+            let mut one = record("sh", 1);
+            (one.descriptor, one.detail) = (wire::PACE_INPUT as u16, detail);
+            recorder.add(&one);
+        }
+        let recorded = recorder.finish(0);
+        let names: Vec<_> = recorded.types.iter().map(|kind| kind.name.as_str()).collect();
+        let of = |event: &str| format!("sh: request (input, {event})");
+        assert_eq!(names, [of("key 30"), of("key 272"), of("motion")]);
+    }
+
+    #[test]
+    fn task_that_its_program_did_not_end_is_counted_apart() {
+        let mut recorder = Recorder::new(rules());
+        let mut own = record("game", 1);
+        (own.type_id, own.end) = (7, wire::PACE_END_EXIT);
+        recorder.add(&own);
+        own.type_id = 0;
+        recorder.add(&own);
+        let recorded = recorder.finish(0);
+        assert_eq!((recorded.tasks.len(), recorded.abandoned), (1, 1));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub enum PaceRequest {
     /// Replies with a `PacingReport`.
     Report,
-    /// Forgets what is known of types. Replies with the names of those that are not known.
+    /// Discards what is known of types. Replies with the names of those that are not known.
     Reset { types: Vec<String> },
 }
 

@@ -8,7 +8,7 @@ use anyhow::Result;
 use kernel::pace::speed_journal::{self, JOURNAL, SpeedJournal};
 use kernel::process::is_root;
 
-use crate::output::{Output, print_message};
+use crate::output::{Output, log_message, print_message};
 
 /// `tollgate pace restore`
 pub fn restore() -> Result<ExitCode> {
@@ -16,7 +16,7 @@ pub fn restore() -> Result<ExitCode> {
     let restored = journal.restore(Path::new("/"))?;
     let left = journal.read()?;
     Output::Stdout.write(&match restored.as_slice() {
-        [] => "no killed Tollgate process has left a speed\n".to_owned(),
+        [] => "nothing to restore: no killed Tollgate process has left its speeds\n".to_owned(),
         restored => format!("restored {}\n", names(restored)),
     })?;
     if left.is_empty() {
@@ -37,13 +37,12 @@ pub fn restore_abandoned() {
     }
     let message = match speed_journal::restore_abandoned(Path::new("/"), Path::new(JOURNAL)) {
         Ok(restored) if restored.is_empty() => return,
-        Ok(restored) => format!(
-            "the speeds of {} are restored, which a killed Tollgate process had set",
-            names(&restored)
-        ),
+        Ok(restored) => {
+            format!("restored {}, whose speeds a killed Tollgate process had set", names(&restored))
+        }
         Err(error) => format!("{error:#}"),
     };
-    let _ = print_message(&format!("tollgate: {message}"));
+    log_message(&message);
 }
 
 /// "policy0, policy2"

@@ -46,7 +46,7 @@ fn tracking_rule(rule: &TaskRule) -> TrackingRule {
     let bits = rule.descriptors.iter().map(|kind| 1 << descriptor(*kind));
     TrackingRule {
         program: rule.program.clone(),
-        calls: rule.calls.iter().map(|(name, zero)| ((*name).to_owned(), *zero)).collect(),
+        calls: rule.calls.iter().map(|(name, result)| ((*name).to_owned(), *result)).collect(),
         descriptors: bits.sum(),
         port: rule.port.unwrap_or(0),
         includes_waits: rule.includes_waits,

@@ -1,9 +1,8 @@
 //! The folder of stored samples: for each type of tasks, the work of its latest tasks. Only the
-//! process that sets speeds writes to it. A file is replaced as a whole, so that after a power
-//! failure either the old or the new one is there.
+//! process that sets speeds writes to it.
 
-use std::fs::{self, DirBuilder, File};
-use std::io::{self, Write as _};
+use std::fs::{self, DirBuilder};
+use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
@@ -11,7 +10,8 @@ use ::pace::MAX_SAMPLES;
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::output::print_message;
+use crate::durable_file;
+use crate::output::log_message;
 
 const SCHEMA: &str = "tollgate.pace.type/1";
 const SUFFIX: &str = "json";
@@ -46,7 +46,7 @@ impl SampleStore {
             }
             Ok(_) => Vec::new(),
             Err(error) => {
-                let _ = print_message(&format!("tollgate: {error:#}"));
+                log_message(&format!("{error:#}"));
                 Vec::new()
             }
         }
@@ -58,13 +58,9 @@ impl SampleStore {
         let cycles = latest.iter().map(|cycles| *cycles as u64).collect();
         let stored = StoredType { schema: SCHEMA.into(), name: name.into(), cycles };
         let path = self.path(name);
-        let beside = path.with_extension("new");
         let write = || -> io::Result<()> {
             DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
-            let mut file = File::create(&beside)?;
-            file.write_all(&serde_json::to_vec(&stored)?)?;
-            file.sync_all()?;
-            fs::rename(&beside, &path)
+            durable_file::replace(&path, &serde_json::to_vec(&stored)?)
         };
         write().with_context(|| format!("cannot store samples in {}", path.display()))
     }
@@ -80,15 +76,29 @@ impl SampleStore {
         for entry in entries {
             let path = entry?.path();
             if path.extension().is_some_and(|suffix| suffix == SUFFIX) {
-                all.extend(read(&path)?);
+                match read(&path) {
+                    Ok(stored) => all.extend(stored),
+                    Err(error) => log_message(&format!("{error:#}")),
+                }
             }
         }
         all.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(all)
     }
 
+    /// Deletes the samples of types. Returns the names of those that have none.
+    pub fn remove_all(&self, names: &[String]) -> Result<Vec<String>> {
+        let mut unknown = Vec::new();
+        for name in names {
+            if !self.remove(name)? {
+                unknown.push(name.clone());
+            }
+        }
+        Ok(unknown)
+    }
+
     /// Deletes the samples of a type. Returns false if there are none.
-    pub fn remove(&self, name: &str) -> Result<bool> {
+    fn remove(&self, name: &str) -> Result<bool> {
         let path = self.path(name);
         match fs::remove_file(&path) {
             Ok(()) => Ok(true),
@@ -154,8 +164,11 @@ mod tests {
         let store = SampleStore::new(folder.path());
         fs::write(store.path("t"), "{").unwrap();
         assert!(store.load("t").is_empty());
-        let error = format!("{:#}", store.all().unwrap_err());
+        let error = format!("{:#}", read(&store.path("t")).unwrap_err());
         assert!(error.contains("has no samples of a type"), "{error}");
+        // It does not hide the others.
+        store.save("u", &[1.0]).unwrap();
+        assert_eq!(store.all().unwrap().len(), 1);
         store.save("t", &[1.0]).unwrap();
         assert_eq!(store.load("t"), [1.0]);
     }
@@ -165,5 +178,14 @@ mod tests {
         let store = SampleStore::new(Path::new("/dev/full"));
         let error = format!("{:#}", store.save("t", &[1.0]).unwrap_err());
         assert!(error.contains("cannot store samples in /dev/full/"), "{error}");
+    }
+
+    #[test]
+    fn unknown_types_are_returned() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = SampleStore::new(folder.path());
+        store.save("t", &[1.0]).unwrap();
+        assert_eq!(store.remove_all(&["t".into(), "u".into()]).unwrap(), ["u"]);
+        assert_eq!(store.all().unwrap(), []);
     }
 }

@@ -1,4 +1,5 @@
-//! `tollgate pace simulate`: what each policy would have met and used for the tasks of a trace.
+//! `tollgate pace simulate`: which deadlines of a trace each policy would have met, and how much
+//! energy it would have used.
 
 use std::process::ExitCode;
 
@@ -16,9 +17,7 @@ pub fn simulate(arguments: &SimulateArguments) -> Result<ExitCode> {
     let mut output = Output::open(arguments.output.as_deref(), Output::Stdout)?;
     let sets = match arguments.levels.is_empty() {
         true => level_set::built_in()?,
-        false => {
-            arguments.levels.iter().map(|name| level_set::find(name)).collect::<Result<_>>()?
-        }
+        false => level_set::find_all(&arguments.levels)?,
     };
     let trace = read(&arguments.traces)?;
     if trace.tasks.len() < 2 * MIN_SAMPLES {

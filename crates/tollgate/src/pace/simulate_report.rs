@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 
 use ::pace::WorkCurve;
-use serde::{Deserialize, Serialize};
-use stats::interval::Interval;
+use serde::Serialize;
 
 use super::level_set::LevelRow;
 use super::policy::PolicyName;
+use super::report_format::{ReportedInterval, interval, or_dash, significant};
 use crate::format::{count, printable};
 
 pub const SCHEMA: &str = "tollgate.pace.simulation/1";
@@ -67,7 +67,7 @@ impl Work {
 pub struct PolicyRow {
     pub policy: PolicyName,
     /// The energy of all judged tasks beyond that of an idle processor.
-    pub energy_j: f64,
+    pub modelled_energy_j: f64,
     /// The energy as a fraction of that of the fastest speed.
     pub of_fastest: Option<ReportedInterval>,
     /// The number of judged tasks that missed their deadlines.
@@ -75,21 +75,9 @@ pub struct PolicyRow {
     pub missed_share: Option<ReportedInterval>,
 }
 
-/// A value with its 95 % interval.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub struct ReportedInterval {
-    pub estimate: f64,
-    pub low: f64,
-    pub high: f64,
-}
-
-impl From<Interval> for ReportedInterval {
-    fn from(interval: Interval) -> Self {
-        Self { estimate: interval.estimate, low: interval.low, high: interval.high }
-    }
-}
-
-/// The result of a comparison of pace with the cheapest other policy that meets the target.
+/// The result of a comparison of pace with the cheapest other policy that meets the target. This is
+/// neither `four-steps`, which is another way to make the same schedule, nor `clairvoyant`, which
+/// no real policy can be.
 #[derive(Debug, Serialize)]
 pub struct PaceVerdict {
     #[serde(rename = "verdict")]
@@ -165,14 +153,14 @@ fn type_text(out: &mut String, kind: &TypeReport) {
         "policy", "mJ a task", "% of fastest", "% missed"
     );
     for row in &kind.policies {
-        let per_task = row.energy_j * 1e3 / kind.judged as f64;
+        let per_task = row.modelled_energy_j * 1e3 / kind.judged as f64;
         let _ = writeln!(
             out,
             "{:<13} {:>12} {:>26} {:>26}",
             row.policy.name(),
             significant(per_task),
-            row.of_fastest.map_or_else(|| "-".to_owned(), interval),
-            row.missed_share.map_or_else(|| "-".to_owned(), interval),
+            or_dash(row.of_fastest, interval),
+            or_dash(row.missed_share, interval),
         );
     }
     if let Some(verdict) = &kind.verdict {
@@ -202,7 +190,7 @@ impl PaceVerdict {
                 format!("Pace misses more deadlines than the target allows, unlike {other}.")
             }
             VerdictKind::NoDifference | VerdictKind::NoneMeets => {
-                format!("There is no clear difference ({}) to {other}.", difference(1.0))
+                format!("The difference from {other} is not clear: {}.", difference(1.0))
             }
         }
     }
@@ -213,24 +201,6 @@ fn percent(share: f64) -> String {
     rounded.to_string()
 }
 
-/// "12.3 [11.0, 13.6]", in per cent.
-pub fn interval(limits: ReportedInterval) -> String {
-    let [estimate, low, high] =
-        [limits.estimate, limits.low, limits.high].map(|value| format!("{:.1}", value * 100.0));
-    format!("{estimate} [{low}, {high}]")
-}
-
 fn million(cycles: f64) -> String {
     significant(cycles / 1e6)
-}
-
-/// Three significant digits.
-pub fn significant(value: f64) -> String {
-    let digits = match value.abs() {
-        value if value >= 100.0 => 0,
-        value if value >= 10.0 => 1,
-        value if value >= 1.0 => 2,
-        _ => 3,
-    };
-    format!("{value:.digits$}")
 }

@@ -2,12 +2,13 @@
 
 use std::io::{self, PipeWriter};
 use std::os::fd::AsRawFd as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use kernel::clock::now_ns;
 use kernel::gate::Gate;
 use kernel::pace::WantedSpeeds;
@@ -18,22 +19,25 @@ use kernel::pace::speed_journal::{JournalEntry, SpeedJournal};
 use kernel::process;
 
 use super::domain_speed::{DomainSpeed, SpeedTiming};
-use crate::output::print_message;
+use super::report_format::quantile;
+use crate::output::log_message;
 
 /// How long a domain is at its slowest speed after the last task. A change of the governor takes
 /// the kernel some milliseconds, so this is longer than the time between two frames.
-pub const GOVERNOR_SPELL: Duration = Duration::from_millis(100);
+pub const GOVERNOR_RELEASE_DELAY: Duration = Duration::from_millis(100);
 /// The same where the governor stays.
-pub const SAME_GOVERNOR_SPELL: Duration = Duration::from_millis(2);
-/// The least time between two changes that do not make a domain faster, in writes: a change then
-/// takes at most a tenth of a processor's time.
+const BOUNDS_RELEASE_DELAY: Duration = Duration::from_millis(2);
+/// The minimum time between two changes, in multiples of the time of a write, so that writes take
+/// at most a tenth of a processor's time. A change that makes a domain faster does not wait.
 const INTERVAL_IN_WRITES: u64 = 10;
 /// The writes by which the time of a write is measured.
 const MEASURED_WRITES: usize = 40;
+/// The time of a write if it cannot be measured, in ns: more than a write takes.
+const DEFAULT_WRITE_NS: u64 = 100_000;
 /// How often to test whether the domains that this process has are still its own.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
-/// The latencies that are kept: enough for the 99th percentile.
-const KEPT_LATENCIES: usize = 1000;
+/// The maximum number of latencies that are kept: enough for the 99th percentile.
+const MAX_LATENCIES: usize = 1000;
 
 /// What the thread has done.
 #[derive(Debug, Default, Clone)]
@@ -50,10 +54,10 @@ pub struct SpeedStats {
 
 impl SpeedStats {
     fn add_latency(&mut self, ns: u64) {
-        if self.latencies.len() < KEPT_LATENCIES {
+        if self.latencies.len() < MAX_LATENCIES {
             self.latencies.push(ns);
         } else {
-            self.latencies[self.latest % KEPT_LATENCIES] = ns;
+            self.latencies[self.latest % MAX_LATENCIES] = ns;
         }
         self.latest += 1;
     }
@@ -62,9 +66,8 @@ impl SpeedStats {
     pub fn latency(&self) -> Option<(Duration, Duration)> {
         let mut sorted = self.latencies.clone();
         sorted.sort_unstable();
-        let at = |share: f64| sorted[((sorted.len() - 1) as f64 * share).round() as usize];
-        (!sorted.is_empty())
-            .then(|| (Duration::from_nanos(at(0.5)), Duration::from_nanos(at(0.99))))
+        let at = |share| quantile(&sorted, share).map(Duration::from_nanos);
+        Some((at(0.5)?, at(0.99)?))
     }
 }
 
@@ -99,15 +102,19 @@ impl SpeedThread {
         let shared = Arc::clone(&stats);
         let thread = std::thread::Builder::new().name("pace-speeds".into()).spawn(move || {
             process::set_realtime();
-            let run = || -> Result<()> {
-                let wanted = WantedSpeeds::open(ids)?;
-                let mut setter = SpeedSetter { journal, controlled, stats: shared };
-                let worked = setter.run(&wanted, stopped.as_raw_fd());
-                setter.release()?;
-                worked
+            let mut setter = SpeedSetter { journal, controlled, stats: shared };
+            let run = || setter.run(&WantedSpeeds::open(ids)?, stopped.as_raw_fd());
+            // Even if the thread panics, the speeds must be restored.
+            let run = catch_unwind(AssertUnwindSafe(run));
+            let failure = match run.unwrap_or_else(|_| Err(anyhow!("the thread has panicked"))) {
+                Ok(()) => setter.release().err(),
+                Err(error) => {
+                    setter.lose_all(&format!("{error:#}"));
+                    setter.release().err()
+                }
             };
-            if let Err(error) = run() {
-                let _ = print_message(&format!("tollgate: {error:#}"));
+            if let Some(error) = failure {
+                log_message(&format!("{error:#}"));
             }
         });
         let thread = Some(thread.context("cannot start the thread that sets the speeds")?);
@@ -151,20 +158,25 @@ impl SpeedSetter {
         self.write_journal()?;
         let write_ns = self.measure();
         for domain in &mut self.controlled {
-            let spell = match domain.control.original().actuator {
-                Actuator::SetSpeed => GOVERNOR_SPELL,
-                Actuator::Bounds | Actuator::Preference | Actuator::Clamp => SAME_GOVERNOR_SPELL,
+            let release_delay = match domain.control.original().actuator {
+                Actuator::SetSpeed => GOVERNOR_RELEASE_DELAY,
+                Actuator::Bounds | Actuator::Preference | Actuator::Clamp => BOUNDS_RELEASE_DELAY,
             };
             domain.speed = Some(DomainSpeed::new(SpeedTiming {
                 range: domain.range,
-                spell: spell.as_nanos() as u64,
-                least_interval: INTERVAL_IN_WRITES * write_ns,
+                release_delay: release_delay.as_nanos() as u64,
+                min_interval: INTERVAL_IN_WRITES * write_ns,
             }));
         }
         let mut next_check = now_ns();
         loop {
             let changes = wanted.changes()?;
-            let mut again_ns = now_ns() + CHECK_INTERVAL.as_nanos() as u64;
+            // Nothing can change in domains that the system has.
+            let is_idle = self.controlled.iter().all(|domain| domain.control.is_released());
+            let mut again_ns = match is_idle {
+                true => u64::MAX,
+                false => now_ns() + CHECK_INTERVAL.as_nanos() as u64,
+            };
             for index in 0..self.controlled.len() {
                 let since = changes.iter().find(|(domain, _)| *domain == index);
                 let due = self.tend(index, wanted, since.map(|(_, ns)| *ns));
@@ -182,7 +194,7 @@ impl SpeedSetter {
     }
 
     /// Sets the speed of a domain, if that is due. `since` is when it began to need another speed.
-    /// Returns when to look again.
+    /// Returns when to check again.
     fn tend(&mut self, index: usize, wanted: &WantedSpeeds, since: Option<u64>) -> Option<u64> {
         let domain = &mut self.controlled[index];
         if domain.is_lost {
@@ -229,12 +241,20 @@ impl SpeedSetter {
         let domain = &mut self.controlled[index];
         domain.is_lost = true;
         let number = domain.control.original().domain;
-        let _ = print_message(&format!(
-            "tollgate: policy{number} is not paced any more, and runs as the system decides: \
-            {reason}"
+        log_message(&format!(
+            "policy{number} is not paced any more, and runs as the system decides: {reason}"
         ));
         let mut stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
         stats.lost.push((number, reason.to_owned()));
+    }
+
+    /// The same for all domains.
+    fn lose_all(&mut self, reason: &str) {
+        for index in 0..self.controlled.len() {
+            if !self.controlled[index].is_lost {
+                self.lose(index, reason);
+            }
+        }
     }
 
     /// Tests whether another process has changed the governor of a domain. That governor is kept.
@@ -256,27 +276,31 @@ impl SpeedSetter {
         }
     }
 
-    /// The median time of a write that changes the speed of the first domain, in ns.
+    /// The median time of a write that changes the speed, in ns, in the first domain in which that
+    /// is possible.
     fn measure(&mut self) -> u64 {
-        if self.controlled.is_empty() {
-            return 0;
-        }
-        let (slowest, fastest) = self.controlled[0].range;
+        let measured = (0..self.controlled.len()).find_map(|index| self.measure_domain(index));
+        measured.unwrap_or(DEFAULT_WRITE_NS)
+    }
+
+    /// The same in this domain. `None`: its speed cannot be set.
+    fn measure_domain(&mut self, index: usize) -> Option<u64> {
+        let (slowest, fastest) = self.controlled[index].range;
         let mut times = Vec::new();
         for write in 0..MEASURED_WRITES {
             let khz = if write % 2 == 0 { fastest } else { slowest };
             let began = now_ns();
-            if let Err(error) = self.set(0, Setting::At(khz)) {
-                self.lose(0, &error.to_string());
-                return 0;
+            if let Err(error) = self.set(index, Setting::At(khz)) {
+                self.lose(index, &error.to_string());
+                return None;
             }
             times.push(now_ns() - began);
         }
-        if let Err(error) = self.set(0, Setting::System) {
-            self.lose(0, &error.to_string());
+        if let Err(error) = self.set(index, Setting::System) {
+            self.lose(index, &error.to_string());
         }
         times.sort_unstable();
-        times[times.len() / 2]
+        quantile(&times, 0.5)
     }
 
     fn write_journal(&mut self) -> Result<()> {

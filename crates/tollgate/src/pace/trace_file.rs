@@ -15,9 +15,9 @@ const SCHEMA: &str = "tollgate.pace.trace/1";
 /// processor is idle then, as between two recordings.
 const GAP: f64 = 1.0;
 
-/// A week, and the cycles of an hour at 5 GHz. The governors are simulated millisecond by
-/// millisecond.
+/// A week, because the governors are simulated millisecond by millisecond.
 const MAX_BEGIN_S: f64 = 604_800.0;
+/// An hour at 5 GHz.
 const MAX_CYCLES: f64 = 1.8e13;
 
 /// A type of tasks.

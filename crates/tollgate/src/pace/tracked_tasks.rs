@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use ::pace::{Level, Levels};
 use anyhow::{Context as _, Result, bail};
+use kernel::clock::now_ns;
 use kernel::cpus;
 use kernel::gate::Gate;
 use kernel::pace::cpufreq::{self, FrequencyDomain};
@@ -13,9 +14,9 @@ use kernel::pace::{Tracking, TrackingRules};
 
 use crate::extension::SessionContext;
 
-/// How often to search for abandoned tasks. Each search reads all tasks, and a session is tended
-/// for each batch of records, which may be thousands of times a second.
-const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
+/// How often to search for abandoned tasks, and to read the speeds. Each search reads all tasks, and
+/// a session is tended for each batch of records, which may be thousands of times a second.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The tasks of a session.
 pub struct TrackedTasks {
@@ -23,7 +24,7 @@ pub struct TrackedTasks {
     session: u32,
     tracking: Tracking,
     domains: Vec<FrequencyDomain>,
-    latest_sweep: Instant,
+    latest_check: Instant,
 }
 
 impl TrackedTasks {
@@ -32,12 +33,12 @@ impl TrackedTasks {
         let tracking = Tracking::open(context.gate)?;
         let khz = nominal_khz()?;
         for cpu in 0..cpus::possible() as u32 {
-            tracking.set_speed(cpu, khz);
+            tracking.record_speed(cpu, khz);
         }
         let domains =
             cpufreq::domains(Path::new("/")).context("cannot read the frequency domains")?;
         let session = context.session.index;
-        let tasks = Self { session, tracking, domains, latest_sweep: Instant::now() };
+        let tasks = Self { session, tracking, domains, latest_check: Instant::now() };
         tasks.read_speeds();
         tasks.tracking.set_rules(session, rules);
         Ok(tasks)
@@ -50,7 +51,8 @@ impl TrackedTasks {
 
     /// Sets the power of the processors at each level, by which the energy of tasks is modelled.
     pub fn set_powers(&self, levels: &Levels) {
-        let power = |level: &Level| ((level.hz / 1e3) as u64, level.watts - levels.idle_watts());
+        let power =
+            |level: &Level| ((level.hz / 1e3).round() as u64, level.watts - levels.idle_watts());
         self.tracking.set_powers(&levels.all().iter().map(power).collect::<Vec<_>>());
     }
 
@@ -59,34 +61,44 @@ impl TrackedTasks {
         self.tracking.stop_pacing(self.session);
     }
 
+    /// Tasks on which no thread works, and which are older than this, no longer decide the speeds.
+    pub fn stop_pacing_old(&self, age: Duration) {
+        let before = now_ns().saturating_sub(age.as_nanos() as u64);
+        self.tracking.stop_pacing_old(self.session, before);
+    }
+
     /// The number of unfinished tasks.
     pub fn unfinished(&self) -> usize {
         self.tracking.live(self.session).len()
     }
 
-    /// Drops tasks that programs began and did not end before they ended themselves. Returns their
-    /// number. Also reads the speeds that the gate is not informed of. Returns `None` if the latest
-    /// sweep was a short time ago.
-    pub fn sweep(&mut self, gate: &Gate) -> Result<Option<usize>> {
-        if self.latest_sweep.elapsed() < SWEEP_INTERVAL {
-            return Ok(None);
+    /// Whether it is time for the next [`TrackedTasks::drop_abandoned`] and
+    /// [`TrackedTasks::read_speeds`].
+    pub fn is_check_due(&mut self) -> bool {
+        let is_due = self.latest_check.elapsed() >= CHECK_INTERVAL;
+        if is_due {
+            self.latest_check = Instant::now();
         }
-        self.latest_sweep = Instant::now();
-        self.read_speeds();
+        is_due
+    }
+
+    /// Drops tasks that programs began and did not end before they ended themselves. Returns their
+    /// number.
+    pub fn drop_abandoned(&self, gate: &Gate) -> Result<usize> {
         let abandoned = self.tracking.abandoned(gate, self.session);
         for (entry, number) in &abandoned {
             self.tracking.drop_task(gate, *entry, *number)?;
         }
-        Ok(Some(abandoned.len()))
+        Ok(abandoned.len())
     }
 
-    /// Sets the speeds of the processors whose driver does not report changes.
-    fn read_speeds(&self) {
+    /// Records the speeds of the processors whose driver does not report changes.
+    pub fn read_speeds(&self) {
         for domain in &self.domains {
             // A domain may be offline.
             let Ok(khz) = cpufreq::current_khz(Path::new("/"), domain.number) else { continue };
             for cpu in &domain.cpus {
-                self.tracking.set_speed(*cpu, khz as u32);
+                self.tracking.record_speed(*cpu, khz as u32);
             }
         }
     }

@@ -10,9 +10,9 @@ use kernel::pace::speed_journal::{JOURNAL, SpeedJournal};
 use serde::Serialize;
 
 use super::arguments::{ResetArguments, TypesArguments};
+use super::report_format::{or_dash, quantile, significant};
 use super::requests::PaceRequest;
 use super::sample_store::{SampleStore, StoredType};
-use super::simulate_report::significant;
 use crate::daemon_client::{connect, send_request};
 use crate::format::{count, printable};
 use crate::output::Output;
@@ -40,15 +40,11 @@ impl TypeRow {
     fn of(stored: &StoredType) -> Self {
         let mut sorted = stored.cycles.clone();
         sorted.sort_unstable();
-        let at = |share: f64| {
-            let index = ((share * sorted.len() as f64).ceil() as usize).max(1) - 1;
-            sorted.get(index).copied()
-        };
         Self {
             name: stored.name.clone(),
             samples: sorted.len(),
-            median_cycles: at(0.5),
-            p95_cycles: at(0.95),
+            median_cycles: quantile(&sorted, 0.5),
+            p95_cycles: quantile(&sorted, 0.95),
             max_cycles: sorted.last().copied(),
         }
     }
@@ -70,9 +66,8 @@ pub fn types(arguments: &TypesArguments) -> Result<ExitCode> {
     let mut text =
         format!("{:>8} {:>9} {:>9} {:>9}  type\n", "samples", "median", "95 %", "maximum");
     for row in types.iter().take(result.top) {
-        let million = |cycles: Option<u64>| {
-            cycles.map_or_else(|| "-".to_owned(), |cycles| significant(cycles as f64 / 1e6))
-        };
+        let million =
+            |cycles: Option<u64>| or_dash(cycles, |cycles| significant(cycles as f64 / 1e6));
         let _ = writeln!(
             text,
             "{:>8} {:>9} {:>9} {:>9}  {}",
@@ -100,18 +95,7 @@ pub fn reset(arguments: &ResetArguments) -> Result<ExitCode> {
     }
     // No other process may write to the store meanwhile.
     let _journal = SpeedJournal::open(Path::new(JOURNAL), Duration::ZERO)?;
-    finish(&remove(&SampleStore::new(&arguments.store.folder), names)?)
-}
-
-/// Deletes the samples of types. Returns the names of those that have none.
-pub fn remove(store: &SampleStore, names: &[String]) -> Result<Vec<String>> {
-    let mut unknown = Vec::new();
-    for name in names {
-        if !store.remove(name)? {
-            unknown.push(name.clone());
-        }
-    }
-    Ok(unknown)
+    finish(&SampleStore::new(&arguments.store.folder).remove_all(names)?)
 }
 
 fn finish(unknown: &[String]) -> Result<ExitCode> {
@@ -136,14 +120,5 @@ mod tests {
         let row = &rows[1];
         let quantiles = [row.median_cycles, row.p95_cycles, row.max_cycles];
         assert_eq!(quantiles, [Some(50), Some(95), Some(100)]);
-    }
-
-    #[test]
-    fn unknown_types_are_returned() {
-        let folder = tempfile::tempdir().unwrap();
-        let store = SampleStore::new(folder.path());
-        store.save("t", &[1.0]).unwrap();
-        assert_eq!(remove(&store, &["t".into(), "u".into()]).unwrap(), ["u"]);
-        assert_eq!(store.all().unwrap(), []);
     }
 }

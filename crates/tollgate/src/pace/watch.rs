@@ -54,14 +54,14 @@ pub fn watch(arguments: &WatchArguments) -> Result<ExitCode> {
 
 /// The sets of levels to compare on, and a sentence about this machine.
 fn levels(named: &[String]) -> Result<(Vec<LevelFile>, String)> {
-    let named: Vec<_> = named.iter().map(|name| level_set::find(name)).collect::<Result<_>>()?;
+    let named = level_set::find_all(named)?;
     match machine_levels::find() {
         Ok(own) => {
             let summaries: Vec<_> = own
                 .iter()
                 .map(|set| {
                     let name = set.name.as_deref().unwrap_or_default();
-                    format!("this machine ({name}): {}", level_set::verdict(set))
+                    format!("this machine ({name}): {}", level_set::summary(set))
                 })
                 .collect();
             let sets = if named.is_empty() { own } else { named };
@@ -70,13 +70,7 @@ fn levels(named: &[String]) -> Result<(Vec<LevelFile>, String)> {
         Err(error) => {
             let sets = if named.is_empty() { level_set::built_in()? } else { named };
             let what = "what follows is what pacing would do on other machines";
-            Ok((sets, format!("{}; {what}", first_clause(&error))))
+            Ok((sets, format!("{error:#}; {what}")))
         }
     }
-}
-
-/// The error without its advice, which follows a semicolon.
-fn first_clause(error: &anyhow::Error) -> String {
-    let text = error.to_string();
-    text.split(';').next().unwrap_or_default().to_owned()
 }

@@ -4,9 +4,10 @@ use ::pace::{LevelFile, MIN_SAMPLES};
 use anyhow::Result;
 
 use super::comparison::compare;
+use super::pacing_report::MeasuredEnergy;
 use super::recorder::Recorded;
 use super::trace_file;
-use super::watch_report::{NowReport, WatchReport};
+use super::watch_report::{ObservedTasks, WatchReport};
 use crate::output::Output;
 
 /// What a watch does with its tasks.
@@ -21,7 +22,12 @@ pub struct WatchOutcome {
 
 impl WatchOutcome {
     /// Writes the trace, compares the policies, and returns the section of the report.
-    pub fn section(self, recorded: Recorded, notes: &mut Vec<String>) -> Result<WatchReport> {
+    pub fn section(
+        self,
+        recorded: Recorded,
+        measured_energy: Option<MeasuredEnergy>,
+        notes: &mut Vec<String>,
+    ) -> Result<WatchReport> {
         let trace = recorded.trace();
         if let Some(mut output) = self.trace {
             let mut text = Vec::new();
@@ -37,6 +43,7 @@ impl WatchOutcome {
                 recorded.tasks.len()
             ));
         }
+        notes.extend(recorded.waits_note());
         let simulation = match trace.tasks.len() {
             n if n < 2 * MIN_SAMPLES => {
                 notes.push(format!(
@@ -47,6 +54,11 @@ impl WatchOutcome {
             }
             _ => Some(compare(&self.sets, &trace)),
         };
-        Ok(WatchReport { summary: self.summary, now: NowReport::of(&recorded), simulation })
+        Ok(WatchReport {
+            summary: self.summary,
+            observed: ObservedTasks::of(&recorded),
+            measured_energy,
+            simulation,
+        })
     }
 }

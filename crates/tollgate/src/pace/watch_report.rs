@@ -1,36 +1,37 @@
-//! The section of the report of a watch: the tasks as they were, and what each policy would have
-//! met and used.
+//! The section of the report of a watch: the tasks as they were observed, which deadlines each
+//! policy would have met, and how much energy it would have used.
 
 use std::fmt::Write as _;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
-use stats::interval::share_interval;
 
+use super::pacing_report::MeasuredEnergy;
 use super::recorder::Recorded;
-use super::simulate_report::{
-    ReportedInterval, SimulateReport, interval, significant, simulation_text,
+use super::report_format::{
+    ReportedInterval, interval, or_dash, quantile, significant, write_unended,
 };
+use super::simulate_report::{SimulateReport, simulation_text};
 use crate::format::{count, number_of, printable};
 use crate::report::{Section, TextOptions, fields, more_rows};
-
-const CONFIDENCE: f64 = 0.95;
 
 #[derive(Serialize)]
 pub struct WatchReport {
     /// How many speeds are worthwhile here.
     pub summary: String,
     #[serde(flatten)]
-    pub now: NowReport,
+    pub observed: ObservedTasks,
+    /// What the processors have used in this session. Null if the machine does not measure it.
+    pub measured_energy: Option<MeasuredEnergy>,
     /// Null with too few tasks.
     pub simulation: Option<SimulateReport>,
 }
 
-/// The tasks as they were.
+/// The tasks as they were observed.
 #[derive(Serialize)]
-pub struct NowReport {
+pub struct ObservedTasks {
     /// The type with the most tasks first.
-    pub types: Vec<NowType>,
+    pub types: Vec<ObservedType>,
     /// Tasks that had not ended at the end of the watch.
     pub unfinished: usize,
     /// Tasks whose programs ended without ending them.
@@ -38,7 +39,7 @@ pub struct NowReport {
 }
 
 #[derive(Serialize)]
-pub struct NowType {
+pub struct ObservedType {
     pub name: String,
     pub deadline_ms: f64,
     pub target: f64,
@@ -63,21 +64,19 @@ impl Quantiles {
     /// The quantiles of values, of which there is at least one.
     fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
-        let last = values.len() - 1;
-        let [median, p95, p99, max] = [0.5, 0.95, 0.99, 1.0].map(|share| {
-            values[((share * values.len() as f64).ceil() as usize).clamp(1, last + 1) - 1]
-        });
+        let [median, p95, p99, max] =
+            [0.5, 0.95, 0.99, 1.0].map(|share| quantile(&values, share).expect("a value"));
         Self { median, p95, p99, max }
     }
 }
 
-impl NowReport {
+impl ObservedTasks {
     pub fn of(recorded: &Recorded) -> Self {
         let types = recorded.types.iter().enumerate().map(|(kind, one)| {
             let own: Vec<_> =
                 recorded.tasks.iter().filter(|recorded| recorded.task.kind == kind).collect();
             let missed = own.iter().filter(|one| one.took > one.task.deadline).count() as u64;
-            NowType {
+            ObservedType {
                 name: one.name.clone(),
                 deadline_ms: one.deadline_ms,
                 target: one.target,
@@ -85,8 +84,7 @@ impl NowReport {
                 took_ms: Quantiles::of(own.iter().map(|one| one.took * 1e3).collect()),
                 cpu_ms: Quantiles::of(own.iter().map(|one| one.cpu * 1e3).collect()),
                 missed,
-                missed_share: share_interval(missed, own.len() as u64, CONFIDENCE)
-                    .map(ReportedInterval::from),
+                missed_share: ReportedInterval::of_share(missed, own.len() as u64),
             }
         });
         let mut types: Vec<_> = types.collect();
@@ -104,7 +102,7 @@ impl Section for WatchReport {
 
     fn text(&self, out: &mut String, layout: &TextOptions, _is_only: bool) {
         let _ = writeln!(out, "\npace: {}", self.summary);
-        self.now_text(out, layout);
+        self.observed_text(out, layout);
         if let Some(simulation) = &self.simulation {
             out.push('\n');
             *out += &simulation_text(simulation);
@@ -117,22 +115,18 @@ impl Section for WatchReport {
 }
 
 impl WatchReport {
-    fn now_text(&self, out: &mut String, layout: &TextOptions) {
-        let tasks: usize = self.now.types.iter().map(|one| one.tasks).sum();
-        let _ = write!(
+    fn observed_text(&self, out: &mut String, layout: &TextOptions) {
+        let tasks: usize = self.observed.types.iter().map(|one| one.tasks).sum();
+        let _ = writeln!(
             out,
             "{} of {}",
             number_of(tasks, "task"),
-            number_of(self.now.types.len(), "type")
+            number_of(self.observed.types.len(), "type")
         );
-        for (n, what) in
-            [(self.now.unfinished, "not ended"), (self.now.abandoned, "left by their programs")]
-        {
-            if n > 0 {
-                let _ = write!(out, ", {} {what}", count(n as u64));
-            }
+        write_unended(out, self.observed.unfinished, self.observed.abandoned);
+        if let Some(measured) = &self.measured_energy {
+            measured.write_text(out);
         }
-        out.push('\n');
         if tasks == 0 {
             return;
         }
@@ -141,7 +135,7 @@ impl WatchReport {
             "\n{:>8} {:>9} {:>9} {:>9} {:>9} {:>9} {:>20}  type",
             "tasks", "deadline", "median", "95 %", "maximum", "CPU", "% missed"
         );
-        for one in self.now.types.iter().take(layout.top) {
+        for one in self.observed.types.iter().take(layout.top) {
             let _ = writeln!(
                 out,
                 "{:>8} {:>9} {:>9} {:>9} {:>9} {:>9} {:>20}  {}",
@@ -151,11 +145,11 @@ impl WatchReport {
                 significant(one.took_ms.p95),
                 significant(one.took_ms.max),
                 significant(one.cpu_ms.median),
-                one.missed_share.map_or_else(|| "-".to_owned(), interval),
+                or_dash(one.missed_share, interval),
                 printable(&one.name)
             );
         }
-        more_rows(out, self.now.types.len(), layout.top, "types");
+        more_rows(out, self.observed.types.len(), layout.top, "types");
         let _ = writeln!(
             out,
             "All times are in milliseconds; CPU is the median of a task's processor time."

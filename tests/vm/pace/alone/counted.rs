@@ -1,9 +1,14 @@
-//! How well targets are met, by a clock that counts instructions (`scripts/vm -i`): nothing depends
-//! on how busy the host is. The work of a task takes as long as it would at the speed in the
+//! How well targets are met, and how soon speeds are restored, by a clock that counts instructions
+//! (`scripts/vm -i`): nothing depends on how busy the host is. The work of a task takes as long as it would at the speed in the
 //! register of the emulated processor.
 
-use super::super::emulated::{TARGET, load_drivers, paced_with_store, report, state};
-use crate::harness::job::folder;
+use std::time::{Duration, Instant};
+
+use super::super::emulated::{
+    TARGET, load_drivers, paced_by, paced_with_store, report, state, wait_until_slowed,
+};
+use crate::harness::job::{folder, kill, stop};
+use crate::harness::{Job, eventually};
 
 /// A target is met if no more tasks miss the deadline than it allows, plus RightSpeed's precision.
 const PRECISION: f64 = 0.015;
@@ -54,4 +59,40 @@ fn targets_are_met_at_lower_speeds() {
 #[test]
 fn long_run_meets_the_target() {
     check_targets(10, 1000);
+}
+
+/// Whose death ends the pacing.
+#[derive(Debug, Clone, Copy)]
+enum Victim {
+    Tollgate,
+    /// Then the next command restores the speeds.
+    TollgateAndWatchdog,
+}
+
+#[test]
+fn speeds_are_restored_within_a_second() {
+    load_drivers();
+    let before = state();
+    for (actuator, victim) in [
+        ("setspeed", Victim::Tollgate),
+        ("bounds", Victim::Tollgate),
+        ("setspeed", Victim::TollgateAndWatchdog),
+        ("bounds", Victim::TollgateAndWatchdog),
+    ] {
+        let running = paced_by(actuator, 10_000).start();
+        wait_until_slowed(&running, actuator, &before);
+        stop(running.pid());
+        if let Victim::TollgateAndWatchdog = victim {
+            kill(running.child_running("tollgate-wdog") as i32, libc::SIGKILL);
+        }
+        running.signal(libc::SIGKILL);
+        let killed = Instant::now();
+        if let Victim::TollgateAndWatchdog = victim {
+            eventually("the end", || running.is_over());
+            Job::from_command_line("pace restore").finish().success();
+        }
+        eventually("the speeds of before", || state() == before);
+        let took = killed.elapsed();
+        assert!(took < Duration::from_secs(1), "{actuator}, {victim:?}: {took:?}");
+    }
 }

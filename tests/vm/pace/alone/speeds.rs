@@ -1,10 +1,13 @@
 //! Speeds of emulated processors. Only one Tollgate at a time may set them.
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use super::super::emulated::{
-    governors, load_drivers, paced, policy, report, set_governor, state, wait_until_paced,
+    governors, load_drivers, paced, paced_by, paced_command, policy, report, set_governor, setting,
+    slowed_domain, state, wait_until_paced, wait_until_slowed,
 };
+use super::super::host_monitor::HostMonitor;
 use crate::harness::job::{kill, stop};
 use crate::harness::{Job, Running, eventually};
 
@@ -47,13 +50,57 @@ fn stop_while_paced(running: &Running) {
 }
 
 #[test]
-fn speeds_are_restored_after_a_kill() {
+fn host_sees_the_speeds_that_are_asked_for() {
+    load_drivers();
+    let mut host = HostMonitor::open();
+    let running = paced(10_000).start();
+    let mut speeds = BTreeSet::new();
+    eventually("two speeds", || {
+        stop_while_paced(&running);
+        let asked: u64 = policy("scaling_setspeed").parse().expect("a speed");
+        assert_eq!(host.khz(0), asked);
+        running.signal(libc::SIGCONT);
+        speeds.insert(asked);
+        speeds.len() == 2
+    });
+    running.signal(libc::SIGTERM);
+    running.finish();
+}
+
+#[test]
+fn bounds_make_the_governor_slower() {
     load_drivers();
     let before = state();
-    let running = paced(10_000).start();
-    wait_until_paced(&running);
-    running.signal(libc::SIGKILL);
-    eventually("the system's governor", || state() == before);
+    let mut host = HostMonitor::open();
+    let running = paced_by("bounds", 10_000).start();
+    let mut slowed = None;
+    eventually("a stop while the bounds are a slower speed", || {
+        wait_until_slowed(&running, "bounds", &before);
+        stop(running.pid());
+        slowed = slowed_domain("bounds", &before);
+        if slowed.is_none() {
+            running.signal(libc::SIGCONT);
+        }
+        slowed.is_some()
+    });
+    let domain = slowed.expect("a domain");
+    assert_eq!(setting(domain, "scaling_governor"), before[domain as usize][0]);
+    let asked: u64 = setting(domain, "scaling_max_freq").parse().expect("a speed");
+    // The governor applies the bounds at its next tick.
+    eventually("the speed in the register", || host.khz(domain) == asked);
+    running.signal(libc::SIGCONT);
+    running.signal(libc::SIGTERM);
+    running.finish();
+    assert_eq!(state(), before);
+}
+
+#[test]
+fn a_thousand_tasks_at_once_are_paced() {
+    load_drivers();
+    let before = state();
+    let ran = paced_command("tasks-at-once 1000").finish().success();
+    assert_eq!(state(), before);
+    assert_eq!(report(&ran)["pacing"]["types"][0]["tasks"], 999);
 }
 
 #[test]

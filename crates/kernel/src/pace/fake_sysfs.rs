@@ -6,11 +6,11 @@ use std::path::Path;
 use tempfile::TempDir;
 
 /// A false sysfs, in which each write takes effect as it is.
-pub struct FalseSysfs {
+pub struct FakeSysfs {
     root: TempDir,
 }
 
-impl FalseSysfs {
+impl FakeSysfs {
     /// Domains with these numbers, each with one processor of the same number.
     pub fn new(domains: &[u32]) -> Self {
         let sysfs = Self { root: tempfile::tempdir().unwrap() };

@@ -9,6 +9,9 @@ use kernel::wire;
 use super::rules::descriptor_name;
 use super::trace_file::TraceType;
 
+/// include/uapi/linux/input-event-codes.h: a key or a button.
+const EV_KEY: u32 = 1;
+
 /// The types of the tasks that have ended.
 #[derive(Default)]
 pub struct TypeTable {
@@ -33,16 +36,20 @@ impl TypeTable {
         self.types
     }
 
-    /// A program has named a type. Returns the type's index, if it has had a task.
+    /// A program has named a type. Returns the type's index if it has had a task, and now has
+    /// another name, deadline or target.
     pub fn name_type(&mut self, record: &wire::pace_type_record) -> Option<usize> {
-        let (program, name) = (text(&record.program), text(&record.name));
+        let (program, name) = (wire::text(&record.program), wire::text(&record.name));
         let key = own_type(record.program, record.type_id);
         let kind = self.kinds.get(&key).copied();
-        if let Some(kind) = kind {
-            self.types[kind] = self.program_type(&program, &name);
-        }
+        let changed = kind.filter(|kind| {
+            let named = self.program_type(&program, &name);
+            let is_other = self.types[*kind] != named;
+            self.types[*kind] = named;
+            is_other
+        });
         self.names.insert((program, record.type_id), name);
-        kind
+        changed
     }
 
     /// The index of a task's type.
@@ -54,7 +61,7 @@ impl TypeTable {
         if let Some(kind) = self.kinds.get(&key) {
             return *kind;
         }
-        let program = text(&record.program);
+        let program = wire::text(&record.program);
         let one = if record.type_id != 0 {
             let known = self.names.get(&(program.clone(), record.type_id));
             let name = known.cloned().unwrap_or_else(|| format!("type {:#x}", record.type_id));
@@ -84,20 +91,36 @@ impl TypeTable {
     }
 }
 
+/// Whether a program has begun a task, and has ended or executed another program without ending it.
+pub fn is_abandoned(record: &wire::pace_record) -> bool {
+    record.type_id != 0 && record.end == wire::PACE_END_EXIT
+}
+
 /// The type of tasks that a program begins itself. The gate fills in only what is here.
 fn own_type(program: [std::ffi::c_char; wire::PACE_PROGRAM_LEN as usize], id: u64) -> TypeKey {
-    TypeKey { program, type_id: id, rule: 0, descriptor: 0, port: 0 }
+    TypeKey { program, type_id: id, rule: 0, descriptor: 0, detail: 0 }
 }
 
 /// "nginx: request (socket, port 8080)"
 fn rule_type_name(program: &str, rule: Option<&TaskRule>, record: &wire::pace_record) -> String {
     let rule = rule.map_or("task", |rule| rule.name.as_str());
     let descriptor = descriptor_name(record.descriptor.into()).map(str::to_owned);
-    let port = (record.port != 0).then(|| format!("port {}", record.port));
-    let parts: Vec<_> = descriptor.into_iter().chain(port).collect();
+    let detail = (record.detail != 0).then(|| detail(record));
+    let parts: Vec<_> = descriptor.into_iter().chain(detail).collect();
     match parts.is_empty() {
         true => format!("{program}: {rule}"),
         false => format!("{program}: {rule} ({})", parts.join(", ")),
+    }
+}
+
+/// "port 8080", or "key 30" of an input device, by the numbers of linux/input-event-codes.h
+fn detail(record: &wire::pace_record) -> String {
+    if u32::from(record.descriptor) != wire::PACE_INPUT {
+        return format!("port {}", record.detail);
+    }
+    match record.detail >> 16 {
+        EV_KEY => format!("key {}", record.detail & 0xffff),
+        _ => "motion".to_owned(),
     }
 }
 
@@ -107,8 +130,32 @@ fn is_same_program(whole: &str, cut: &str) -> bool {
     whole.bytes().take(kept).eq(cut.bytes())
 }
 
-/// A text of the kernel side, which ends with a NUL.
-fn text(bytes: &[std::ffi::c_char]) -> String {
-    let bytes: Vec<u8> = bytes.iter().map(|c| *c as u8).take_while(|byte| *byte != 0).collect();
-    String::from_utf8_lossy(&bytes).into_owned()
+#[cfg(test)]
+mod tests {
+    use zerocopy::FromZeros as _;
+
+    use super::*;
+
+    #[test]
+    fn only_a_changed_type_is_reported() {
+        let rules = "[[type]]\nname = \"frame\"\ndeadline-ms = 20\n";
+        let mut table = TypeTable::new(::pace::parse_task_rules(rules).unwrap());
+        let mut named = wire::pace_type_record::new_zeroed();
+        named.type_id = 7;
+        for (to, byte) in named.name.iter_mut().zip("frame".bytes()) {
+            *to = byte as _;
+        }
+        assert_eq!(table.name_type(&named), None);
+        let mut task = wire::pace_record::new_zeroed();
+        task.type_id = 7;
+        assert_eq!(table.kind(&task), 0);
+        // Another process of the program names it again.
+        assert_eq!(table.name_type(&named), None);
+        task.type_id = 8;
+        assert_eq!(table.kind(&task), 1);
+        // A task ended before its type had a name.
+        named.type_id = 8;
+        assert_eq!(table.name_type(&named), Some(1));
+        assert_eq!(table.types()[1].deadline_ms, 20.0);
+    }
 }

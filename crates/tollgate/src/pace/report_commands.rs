@@ -1,9 +1,10 @@
-//! Commands that a daemon executes: `tollgate pace report` and `top`.
+//! Commands that send requests to the daemon: `tollgate pace report` and `top`.
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use ratatui::widgets::Paragraph;
+use serde::Serialize;
 
 use super::arguments::PacingReportArguments;
 use super::pacing_report::PacingReport;
@@ -13,12 +14,22 @@ use crate::options::SocketOption;
 use crate::output::{Output, needs_terminal};
 use crate::tui;
 
+const SCHEMA: &str = "tollgate.pace.report/1";
+
+/// `tollgate pace report --json`
+#[derive(Serialize)]
+struct PacingDocument {
+    schema: &'static str,
+    #[serde(flatten)]
+    report: PacingReport,
+}
+
 pub fn report(arguments: &PacingReportArguments) -> Result<ExitCode> {
     let report: PacingReport = request_one(&arguments.socket, &PaceRequest::Report)?;
     let result = &arguments.result;
     let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
     if result.json {
-        output.write_json(&report)?;
+        output.write_json(&PacingDocument { schema: SCHEMA, report })?;
     } else {
         let mut text = String::new();
         report.write_text(&mut text, result.top);

@@ -1,0 +1,87 @@
+//! What the reports of pace have in common: intervals, figures, and tasks that have not ended.
+
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+use stats::interval::{Interval, share_interval};
+
+use crate::format::count;
+
+/// The confidence of all intervals.
+pub const CONFIDENCE: f64 = 0.95;
+
+/// A value with its 95 % interval.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct ReportedInterval {
+    pub estimate: f64,
+    pub low: f64,
+    pub high: f64,
+}
+
+impl ReportedInterval {
+    /// The share of `part` in `whole`. `None` without a `whole`.
+    pub fn of_share(part: u64, whole: u64) -> Option<Self> {
+        share_interval(part, whole, CONFIDENCE).map(Self::from)
+    }
+}
+
+impl From<Interval> for ReportedInterval {
+    fn from(interval: Interval) -> Self {
+        Self { estimate: interval.estimate, low: interval.low, high: interval.high }
+    }
+}
+
+/// "12.3 [11.0, 13.6]", in per cent.
+pub fn interval(limits: ReportedInterval) -> String {
+    let [estimate, low, high] =
+        [limits.estimate, limits.low, limits.high].map(|value| format!("{:.1}", value * 100.0));
+    format!("{estimate} [{low}, {high}]")
+}
+
+/// Three significant digits.
+pub fn significant(value: f64) -> String {
+    let digits = match value.abs() {
+        value if value >= 100.0 => 0,
+        value if value >= 10.0 => 1,
+        value if value >= 1.0 => 2,
+        _ => 3,
+    };
+    format!("{value:.digits$}")
+}
+
+/// A value as text, or "-" if there is none.
+pub fn or_dash<T>(value: Option<T>, text: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| "-".to_owned(), text)
+}
+
+/// Appends the numbers of tasks that have not ended, and of those that their programs did not end
+/// before they ended themselves.
+pub fn write_unended(out: &mut String, unfinished: usize, abandoned: usize) {
+    for (tasks, what) in
+        [(unfinished, "unfinished tasks"), (abandoned, "tasks that their programs did not end")]
+    {
+        if tasks > 0 {
+            let _ = writeln!(out, "{what}: {}", count(tasks as u64));
+        }
+    }
+}
+
+/// The smallest of ascending values that at least this share of them does not exceed. `None`
+/// without a value.
+pub fn quantile<T: Copy>(ascending: &[T], share: f64) -> Option<T> {
+    let rank = (share * ascending.len() as f64).ceil() as usize;
+    ascending.get(rank.max(1) - 1).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_values() {
+        let values: Vec<_> = (1..=100).collect();
+        let of = |share| quantile(&values, share);
+        assert_eq!([0.0, 0.5, 0.95, 1.0].map(of), [Some(1), Some(50), Some(95), Some(100)]);
+        assert_eq!(quantile::<u64>(&[], 0.5), None);
+    }
+}
