@@ -135,7 +135,8 @@ static __always_inline bool pace_rule_matches(struct pace_rule *rule, struct pac
 		return false;
 	if (rule->descriptors && !(rule->descriptors & 1U << (key->descriptor & 31)))
 		return false;
-	return !rule->port || (key->descriptor == PACE_SOCKET && rule->port == key->detail);
+	return !rule->port ||
+	       (key->descriptor == PACE_SOCKET && rule->port == key->detail);
 }
 
 /*
@@ -147,8 +148,9 @@ static __always_inline u32 pace_input_event(u64 buffer, u64 bytes)
 	struct input_event event;
 	u32 i;
 
-	for (i = 0; i < EVENTS_READ && (i + 1) * sizeof(event) <= bytes; i++) {
-		if (bpf_probe_read_user(&event, sizeof(event), (void *)(buffer + i * sizeof(event))))
+	for (i = 0; i < EVENTS_READ; i++, buffer += sizeof(event)) {
+		if ((i + 1) * sizeof(event) > bytes ||
+		    bpf_probe_read_user(&event, sizeof(event), (void *)buffer))
 			return 0;
 		if (event.type == EV_KEY)
 			return EV_KEY << 16 | event.code;

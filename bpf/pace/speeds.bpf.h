@@ -47,7 +47,8 @@ static __always_inline void pace_find_need(struct pace_task *task, u64 now, stru
 {
 	struct pace_schedule *schedule = &pace_schedules[task->schedule & (PACE_SCHEDULES - 1)];
 	u32 half = READ_ONCE(schedule->half) & 1, count = schedule->steps[half], i;
-	u64 done = task->cycles, deadline = schedule->deadline_ns[half], passed, planned, left, margin;
+	u64 done = task->cycles, deadline = schedule->deadline_ns[half], margin;
+	u64 passed, planned, left;
 	struct pace_step *step = NULL;
 
 	need->khz = 0;

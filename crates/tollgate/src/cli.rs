@@ -75,8 +75,8 @@ pub enum TollgateCommand {
     Plugin(plugin::PluginCommandLine),
     /// Find out whether lower speeds would save energy, and set them for tasks with deadlines
     ///
-    /// `tollgate pace watch` shows what lower speeds would save, and changes no speed. `tollgate run
-    /// --pace FILE` and `tollgate daemon --pace FILE` set the speeds of the processors.
+    /// `tollgate pace watch` shows what lower speeds would save, and changes no speed. `tollgate
+    /// run --pace FILE` and `tollgate daemon --pace FILE` set the speeds of the processors.
     Pace(pace::PaceCommandLine),
     /// Guard the machine, charge work to services, pace tasks, or run plugins, until stopped
     ///

@@ -3,8 +3,8 @@
 use std::thread;
 
 use ::pace::{
-    DistributionModel, Estimator, LevelFile, SampleSelection, ScheduleRule, TraceTask,
-    TypeKnowledge, WorkCurve, candidate_estimators, choose_estimator, replay,
+    DistributionModel, Estimator, LevelFile, SampleSelection, ScheduleRule, TypeKnowledge,
+    WorkCurve, candidate_estimators, choose_estimator, replay,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use stats::bootstrap::quotient_of_sums;
@@ -61,8 +61,10 @@ pub struct SimulatedSet<'sets> {
     pub set: &'sets LevelFile,
     /// What is known of each type after the training.
     pub known: Vec<TypeKnowledge>,
-    /// The tasks that are judged.
-    judged: Vec<TraceTask>,
+    /// The indices of the judged tasks of each type.
+    judged: Vec<Vec<usize>>,
+    /// The work of all tasks of each type, as a distribution.
+    work: Vec<Option<WorkCurve>>,
     policies: Vec<JudgedPolicy>,
 }
 
@@ -77,8 +79,9 @@ impl<'sets> SimulatedSet<'sets> {
     fn new(set: &'sets LevelFile, trace: &Trace, progress: &ProgressBar) -> Self {
         let (train, judged) = trace.tasks.split_at(trace.tasks.len() / 2);
         let estimators = candidate_estimators();
-        let known = trace.types.iter().enumerate().map(|(kind, one)| {
-            let own: Vec<_> = train.iter().copied().filter(|task| task.kind == kind).collect();
+        let mut training = vec![Vec::new(); trace.types.len()];
+        train.iter().for_each(|task| training[task.kind].push(*task));
+        let known = trace.types.iter().zip(training).map(|(one, own)| {
             let latest = &own[own.len().saturating_sub(MAX_CHOICE_TASKS)..];
             let chosen = choose_estimator(&set.levels, latest, one.target, &estimators);
             progress.inc(1);
@@ -95,7 +98,17 @@ impl<'sets> SimulatedSet<'sets> {
             progress.inc(1);
             JudgedPolicy { name, met: result.met(judged), energies: result.energies }
         });
-        Self { set, known, judged: judged.to_vec(), policies: policies.into() }
+        let mut of_types = vec![Vec::new(); trace.types.len()];
+        let mut work = vec![Vec::new(); trace.types.len()];
+        judged.iter().enumerate().for_each(|(index, task)| of_types[task.kind].push(index));
+        trace.tasks.iter().for_each(|task| work[task.kind].push((task.cycles, 1.0)));
+        Self {
+            set,
+            known,
+            judged: of_types,
+            work: work.into_iter().map(WorkCurve::of_samples).collect(),
+            policies: policies.into(),
+        }
     }
 
     fn report(&self, trace: &Trace) -> LevelSetReport {
@@ -110,7 +123,7 @@ impl<'sets> SimulatedSet<'sets> {
                 .types
                 .iter()
                 .enumerate()
-                .map(|(kind, one)| self.type_report(kind, one, trace))
+                .map(|(kind, one)| self.type_report(kind, one))
                 .collect(),
         }
     }
@@ -121,8 +134,7 @@ impl<'sets> SimulatedSet<'sets> {
         kind: usize,
         values: &'all [T],
     ) -> impl Iterator<Item = T> + 'all {
-        let own = self.judged.iter().zip(values).filter(move |(task, _)| task.kind == kind);
-        own.map(|(_, value)| *value)
+        self.judged[kind].iter().map(|index| values[*index])
     }
 
     fn energies(&self, kind: usize, policy: PolicyName) -> Vec<f64> {
@@ -130,9 +142,7 @@ impl<'sets> SimulatedSet<'sets> {
         found.map_or_else(Vec::new, |found| self.of_kind(kind, &found.energies).collect())
     }
 
-    fn type_report(&self, kind: usize, one: &TraceType, trace: &Trace) -> TypeReport {
-        let work = trace.tasks.iter().filter(|task| task.kind == kind);
-        let curve = WorkCurve::of_samples(work.map(|task| (task.cycles, 1.0)));
+    fn type_report(&self, kind: usize, one: &TraceType) -> TypeReport {
         let fastest = self.energies(kind, PolicyName::Fastest);
         let rows = self.policies.iter().map(|policy| {
             let energies: Vec<_> = self.of_kind(kind, &policy.energies).collect();
@@ -153,8 +163,8 @@ impl<'sets> SimulatedSet<'sets> {
             deadline_ms: one.deadline_ms,
             target: one.target,
             trained: self.known[kind].samples.len(),
-            judged: self.of_kind(kind, &self.judged).count(),
-            work: curve.map(|curve| Work::of(&curve)),
+            judged: self.judged[kind].len(),
+            work: self.work[kind].as_ref().map(Work::of),
             estimator: name(self.known[kind].estimator),
             verdict: self.verdict(kind, one.target, &rows),
             policies: rows,

@@ -54,8 +54,8 @@ impl LearnedType {
         }
     }
 
-    /// Adds a task that has ended: when it began, in seconds, and its work. Returns a schedule if it
-    /// differs from the one that the gate has.
+    /// Adds a task that has ended: when it began, in seconds, and its work. Returns a schedule if
+    /// it differs from the one that the gate has.
     pub fn add(
         &mut self,
         levels: &Levels,

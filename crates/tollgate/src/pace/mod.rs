@@ -1,6 +1,7 @@
 //! `tollgate pace`: tasks with deadlines, each run no faster than it needs
 //! (docs/decisions/0009-pace.md).
 
+mod actuators;
 mod arguments;
 mod arms;
 mod comparison;

@@ -4,23 +4,23 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use ::pace::Levels;
+use ::pace::{Levels, TaskRules};
 use anyhow::Result;
 use control::Response;
 use kernel::pace::actuator::Actuator;
 use kernel::pace::energy_sensor::EnergySensors;
 use kernel::pace::speed_journal::{JOURNAL, SpeedJournal};
-use kernel::pace::{Pacing, TypeKey};
+use kernel::pace::{Pacing, TrackingRules, TypeKey};
 use kernel::session::LiveThread;
 use kernel::{ring, wire};
 
+use super::actuators::with_actuators;
 use super::estimator_chooser::EstimatorChooser;
 use super::learned_type::{LearnedType, Margin};
 use super::metrics::pacing_metrics;
 use super::pacing_report::{
     MeasuredEnergy, PacedDomain, PacedSession, PacedType, PacingReport, ReportedStep,
 };
-use super::pacing_setup::{PacingSetup, with_actuators};
 use super::requests::{PaceRequest, REQUEST_KEY};
 use super::sample_store::SampleStore;
 use super::speed_thread::{GOVERNOR_RELEASE_DELAY, SpeedThread};
@@ -32,8 +32,8 @@ use crate::format::number_of;
 use crate::output::log_message;
 use crate::report::Section;
 
-/// How often the gate searches for other work on a processor below the fastest speed. Work that is ready for
-/// a shorter time would end before the speed has changed.
+/// How often the gate searches for other work on a processor below the fastest speed. Work that is
+/// ready for a shorter time would end before the speed has changed.
 const SEARCH_INTERVAL: Duration = Duration::from_millis(1);
 /// The median and the 99th percentile of the latency before it is measured.
 const FIRST_LATENCY: (Duration, Duration) =
@@ -66,6 +66,15 @@ struct Paced {
     has_no_room: bool,
     /// Its key in the gate, if it has had a schedule.
     gate_key: Option<TypeKey>,
+}
+
+/// What pacing needs.
+pub struct PacingInput {
+    pub rules: TaskRules,
+    /// The same rules, as the gate needs them.
+    pub tracking_rules: TrackingRules,
+    pub levels: Levels,
+    pub store: SampleStore,
 }
 
 pub struct PacingInSession {
@@ -225,12 +234,12 @@ impl Paced {
 }
 
 impl PacingInSession {
-    pub(super) fn start(setup: PacingSetup, context: &mut SessionContext<'_>) -> Result<Self> {
+    pub fn start(input: PacingInput, context: &mut SessionContext<'_>) -> Result<Self> {
         let root = Path::new("/");
         let mut journal = SpeedJournal::open(Path::new(JOURNAL), LOCK_TIMEOUT)?;
         journal.restore(root)?;
-        let tasks = TrackedTasks::start(context, &setup.tracking_rules)?;
-        let domains = with_actuators(root, tasks.domains(), setup.rules.actuator.as_deref())?;
+        let tasks = TrackedTasks::start(context, &input.tracking_rules)?;
+        let domains = with_actuators(root, tasks.domains(), input.rules.actuator.as_deref())?;
         let waits_for_governor = domains.iter().any(|(_, actuator)| {
             matches!(actuator, Actuator::Bounds | Actuator::Preference | Actuator::Clamp)
         });
@@ -244,14 +253,14 @@ impl PacingInSession {
             SEARCH_INTERVAL,
             GOVERNOR_RELEASE_DELAY,
         )?;
-        tasks.set_powers(&setup.levels);
+        tasks.set_powers(&input.levels);
         let thread = SpeedThread::start(context.gate, journal, &domains)?;
         Ok(Self {
             began_ns: 0,
-            levels: setup.levels,
+            levels: input.levels,
             tasks,
-            types: TypeTable::new(setup.rules),
-            store: setup.store,
+            types: TypeTable::new(input.rules),
+            store: input.store,
             chooser: EstimatorChooser::default(),
             paced: Vec::new(),
             pacing,

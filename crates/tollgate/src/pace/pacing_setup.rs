@@ -2,27 +2,20 @@
 
 use std::path::Path;
 
-use ::pace::{Levels, TaskRules};
 use anyhow::{Context as _, Result, anyhow, bail};
-use kernel::pace::TrackingRules;
-use kernel::pace::actuator::Actuator;
-use kernel::pace::cpufreq::{self, FrequencyDomain};
+use kernel::pace::cpufreq;
 use kernel::session::SessionOptions;
 use kernel::wire;
 
 use super::arguments::PacingOptions;
-use super::pacing_session::PacingInSession;
+use super::pacing_session::{PacingInSession, PacingInput};
 use super::sample_store::SampleStore;
 use super::{level_set, machine_levels, rules};
 use crate::extension::{Extension, ExtensionSetup, SessionContext};
-use crate::format::number_of;
 
 /// Paces the tasks of a session.
 pub struct PacingSetup {
-    pub(super) rules: TaskRules,
-    pub(super) tracking_rules: TrackingRules,
-    pub(super) levels: Levels,
-    pub(super) store: SampleStore,
+    input: PacingInput,
 }
 
 impl PacingSetup {
@@ -37,7 +30,7 @@ impl PacingSetup {
     pub fn of_daemon(options: &PacingOptions) -> Result<Option<Self>> {
         let mut setup = Self::of_options(options)?;
         if let Some(setup) = &mut setup {
-            setup.tracking_rules.users.get_or_insert_default();
+            setup.input.tracking_rules.users.get_or_insert_default();
         }
         Ok(setup)
     }
@@ -56,7 +49,7 @@ impl PacingSetup {
         }
         if let Some(levels) = &rules.levels {
             let levels = level_set::find(levels)?.levels;
-            return Ok(Self { rules, tracking_rules, levels, store });
+            return Ok(Self { input: PacingInput { rules, tracking_rules, levels, store } });
         }
         let mut kinds = machine_levels::find().map_err(|error| {
             anyhow!(
@@ -72,7 +65,7 @@ impl PacingSetup {
             );
         }
         let levels = kinds.remove(0).levels;
-        Ok(Self { rules, tracking_rules, levels, store })
+        Ok(Self { input: PacingInput { rules, tracking_rules, levels, store } })
     }
 }
 
@@ -82,36 +75,6 @@ impl ExtensionSetup for PacingSetup {
     }
 
     fn start(self: Box<Self>, context: &mut SessionContext<'_>) -> Result<Box<dyn Extension>> {
-        Ok(Box::new(PacingInSession::start(*self, context)?))
+        Ok(Box::new(PacingInSession::start(self.input, context)?))
     }
-}
-
-/// The domains, each with the actuator of this name or, without one, the best actuator.
-pub(super) fn with_actuators(
-    root: &Path,
-    domains: &[FrequencyDomain],
-    name: Option<&str>,
-) -> Result<Vec<(FrequencyDomain, Actuator)>> {
-    let named = name.and_then(Actuator::of_name);
-    if named == Some(Actuator::Clamp) && domains.len() > 1 {
-        bail!(
-            "the actuator \"clamp\" limits the whole machine, so it needs a single frequency \
-            domain; this machine has {}; name another actuator",
-            number_of(domains.len(), "frequency domain")
-        );
-    }
-    let with_actuator = |domain: &FrequencyDomain| {
-        let actuator = named.unwrap_or_else(|| Actuator::best(root, domain));
-        if !actuator.is_available(root, domain) {
-            bail!(
-                "policy{} does not support the actuator {:?} (driver {}, governor {})",
-                domain.number,
-                actuator.name(),
-                domain.driver,
-                domain.governor
-            );
-        }
-        Ok((domain.clone(), actuator))
-    };
-    domains.iter().map(with_actuator).collect()
 }

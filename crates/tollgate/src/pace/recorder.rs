@@ -45,16 +45,24 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// A note about the type whose tasks waited longest, if that was a notable part of the deadline.
+    /// The tasks of each type.
+    pub fn by_type(&self) -> Vec<Vec<&RecordedTask>> {
+        let mut by_type = vec![Vec::new(); self.types.len()];
+        self.tasks.iter().for_each(|one| by_type[one.task.kind].push(one));
+        by_type
+    }
+
+    /// A note about the type whose tasks waited longest, if that was a notable part of the
+    /// deadline.
     pub fn waits_note(&self) -> Option<String> {
-        let of_type = |kind: usize| {
-            let own = self.tasks.iter().filter(|recorded| recorded.task.kind == kind);
-            let mut parts: Vec<_> =
-                own.map(|one| (one.took - one.cpu) / one.task.deadline).collect();
+        let of_type = |(kind, own): (usize, Vec<&RecordedTask>)| {
+            let parts = own.iter().map(|one| (one.took - one.cpu) / one.task.deadline);
+            let mut parts: Vec<_> = parts.collect();
             parts.sort_by(f64::total_cmp);
             Some((quantile(&parts, 0.5)?, kind))
         };
-        let longest = (0..self.types.len()).filter_map(of_type).max_by(|a, b| a.0.total_cmp(&b.0));
+        let of_types = self.by_type().into_iter().enumerate().filter_map(of_type);
+        let longest = of_types.max_by(|a, b| a.0.total_cmp(&b.0));
         let (part, kind) = longest.filter(|(part, _)| *part > NOTABLE_WAITS)?;
         Some(format!(
             "tasks of {:?} waited {:.0} % of the deadline (median); the comparison of policies \

@@ -14,8 +14,8 @@ use kernel::pace::{Tracking, TrackingRules};
 
 use crate::extension::SessionContext;
 
-/// How often to search for abandoned tasks, and to read the speeds. Each search reads all tasks, and
-/// a session is tended for each batch of records, which may be thousands of times a second.
+/// How often to search for abandoned tasks, and to read the speeds. Each search reads all tasks,
+/// and a session is tended for each batch of records, which may be thousands of times a second.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The tasks of a session.

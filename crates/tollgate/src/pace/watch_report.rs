@@ -72,9 +72,7 @@ impl Quantiles {
 
 impl ObservedTasks {
     pub fn of(recorded: &Recorded) -> Self {
-        let types = recorded.types.iter().enumerate().map(|(kind, one)| {
-            let own: Vec<_> =
-                recorded.tasks.iter().filter(|recorded| recorded.task.kind == kind).collect();
+        let types = recorded.types.iter().zip(recorded.by_type()).map(|(one, own)| {
             let missed = own.iter().filter(|one| one.took > one.task.deadline).count() as u64;
             ObservedType {
                 name: one.name.clone(),

@@ -1,6 +1,6 @@
 //! How well targets are met, and how soon speeds are restored, by a clock that counts instructions
-//! (`scripts/vm -i`): nothing depends on how busy the host is. The work of a task takes as long as it would at the speed in the
-//! register of the emulated processor.
+//! (`scripts/vm -i`): nothing depends on how busy the host is. The work of a task takes as long as
+//! it would at the speed in the register of the emulated processor.
 
 use std::time::{Duration, Instant};
 
@@ -63,7 +63,7 @@ fn long_run_meets_the_target() {
 
 /// Whose death ends the pacing.
 #[derive(Debug, Clone, Copy)]
-enum Victim {
+enum Killed {
     Tollgate,
     /// Then the next command restores the speeds.
     TollgateAndWatchdog,
@@ -74,20 +74,20 @@ fn speeds_are_restored_within_a_second() {
     load_drivers();
     let before = state();
     for (actuator, victim) in [
-        ("setspeed", Victim::Tollgate),
-        ("bounds", Victim::Tollgate),
-        ("setspeed", Victim::TollgateAndWatchdog),
-        ("bounds", Victim::TollgateAndWatchdog),
+        ("setspeed", Killed::Tollgate),
+        ("bounds", Killed::Tollgate),
+        ("setspeed", Killed::TollgateAndWatchdog),
+        ("bounds", Killed::TollgateAndWatchdog),
     ] {
         let running = paced_by(actuator, 10_000).start();
         wait_until_slowed(&running, actuator, &before);
         stop(running.pid());
-        if let Victim::TollgateAndWatchdog = victim {
+        if let Killed::TollgateAndWatchdog = victim {
             kill(running.child_running("tollgate-wdog") as i32, libc::SIGKILL);
         }
         running.signal(libc::SIGKILL);
         let killed = Instant::now();
-        if let Victim::TollgateAndWatchdog = victim {
+        if let Killed::TollgateAndWatchdog = victim {
             eventually("the end", || running.is_over());
             Job::from_command_line("pace restore").finish().success();
         }
