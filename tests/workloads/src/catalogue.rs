@@ -176,6 +176,8 @@ pub const WORKLOADS: &[Workload] = &[
     workload("slowed-tasks", "N PERIOD_MS DEADLINE_MS SEED", slowed_tasks::slowed_tasks,
         "Begins and ends N tasks, each with work for an emulated processor at its present speed; \
         prints how many met the deadline, and the nanoseconds at each speed, the fastest first."),
+    workload("busy-pairs", "MS", slowed_tasks::busy_pairs,
+        "On each processor, lets two threads wake each other in turn for MS ms."),
     workload("load-module", "FILE", slowed_tasks::load_module,
         "Loads a kernel module."),
     workload("exit", "N", outcomes::exit,

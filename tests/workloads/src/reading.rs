@@ -146,7 +146,8 @@ fn spin(parent: pid_t, ready: &Pipe) -> c_int {
     }
 }
 
-fn pin_to(cpu: u64) -> Outcome {
+/// Pins this thread to a processor.
+pub fn pin_to(cpu: u64) -> Outcome {
     // SAFETY: a zeroed cpu_set_t is the empty set, and `cpu` is below CPU_SETSIZE.
     let set = unsafe {
         let mut set: libc::cpu_set_t = mem::zeroed();

@@ -5,6 +5,8 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use tollgate::pace::TaskType;
@@ -14,6 +16,8 @@ use crate::clock::nap;
 use crate::cpu_time::thread_ns;
 use crate::failure::{Failure, Outcome, os_failure};
 use crate::output::print_line;
+use crate::pipe::Pipe;
+use crate::reading::pin_to;
 
 const MAX_TASKS: u64 = 100_000;
 /// The speeds of vm/pstates.asl by the content of the register, in MHz. It is 0 until a speed has
@@ -98,6 +102,46 @@ fn work(registers: &Registers, cycles: u64, at_speed: &mut [u64]) -> Result<(), 
         before = now;
     }
     Ok(())
+}
+
+/// Pairs of threads that switch all the time, one pair on each processor.
+pub fn busy_pairs(mut arguments: Arguments) -> Outcome {
+    let ms = arguments.number("MS", 1..=HOUR_MS)?;
+    arguments.end()?;
+    let end = Instant::now() + Duration::from_millis(ms);
+    // SAFETY: a plain call.
+    let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    thread::scope(|scope| {
+        let threads: Vec<_> =
+            (0..cpus as u64).map(|cpu| scope.spawn(move || pair_on(cpu, end))).collect();
+        let outcomes = threads.into_iter().map(|one| one.join().expect("it does not panic"));
+        outcomes.fold(Ok(()), Result::and)
+    })
+}
+
+fn pair_on(cpu: u64, end: Instant) -> Outcome {
+    pin_to(cpu)?;
+    let (to, back) = (Pipe::new()?, Pipe::new()?);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        // A thread starts on the processors of the one that has created it.
+        let other = scope.spawn(|| {
+            loop {
+                to.receive()?;
+                if is_over.load(Ordering::SeqCst) {
+                    return Ok(());
+                }
+                back.send()?;
+            }
+        });
+        while Instant::now() < end {
+            to.send()?;
+            back.receive()?;
+        }
+        is_over.store(true, Ordering::SeqCst);
+        to.send()?;
+        other.join().expect("it does not panic")
+    })
 }
 
 /// Loads a kernel module.

@@ -8,10 +8,18 @@ use super::super::emulated::{
     TARGET, load_drivers, paced_by, paced_with_store, report, state, wait_until_slowed,
 };
 use crate::harness::job::{folder, kill, stop};
-use crate::harness::{Job, eventually};
+use crate::harness::{Finished, Job, eventually, workload};
 
 /// A target is met if no more tasks miss the deadline than it allows, plus RightSpeed's precision.
 const PRECISION: f64 = 0.015;
+
+/// What the workload has printed: how many tasks met the deadline, and the nanoseconds at each
+/// speed, the fastest first.
+fn printed(ran: &Finished) -> (u64, Vec<u64>) {
+    let said = ran.text();
+    let mut numbers = said.split_whitespace().map(|word| word.parse().expect("a number"));
+    (numbers.next().expect("a number"), numbers.collect())
+}
 
 /// Paces tasks in one run after the other, which continue with the stored samples. Checks how many
 /// met the deadline.
@@ -27,10 +35,7 @@ fn check_targets(runs: u64, tasks: u64) {
         let kind = &pacing["types"][0];
         assert_eq!(kind["tasks"].as_u64(), Some(tasks));
         // The workload has seen the same.
-        let said = ran.text();
-        let numbers: Vec<u64> =
-            said.split_whitespace().map(|word| word.parse().expect("a number")).collect();
-        let (met, at_speed) = (numbers[0], &numbers[1..]);
+        let (met, at_speed) = printed(&ran);
         let found = kind["missed"].as_u64().expect("a number");
         println!("{found} of {tasks} missed, at speeds {at_speed:?}: {pacing}");
         // Its measurement includes its own calls, so it counts a few more late tasks: at most one
@@ -53,6 +58,18 @@ fn check_targets(runs: u64, tasks: u64) {
 #[test]
 fn targets_are_met_at_lower_speeds() {
     check_targets(1, 150);
+}
+
+/// Work without a task is found, however often its threads switch.
+#[test]
+fn frequent_switches_do_not_hide_other_work() {
+    load_drivers();
+    let others = Job::of(workload("busy-pairs 3600000")).start();
+    let ran = paced_with_store(40, folder().path()).finish().success();
+    let (_, at_speed) = printed(&ran);
+    let all: u64 = at_speed.iter().sum();
+    assert!(at_speed[0] > all / 3 * 2, "{at_speed:?}: {}", report(&ran)["pacing"]);
+    drop(others);
 }
 
 /// `scripts/vm -i` runs it only with -a.
