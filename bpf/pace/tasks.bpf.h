@@ -3,7 +3,7 @@
 #ifndef TOLLGATE_PACE_TASKS_BPF_H
 #define TOLLGATE_PACE_TASKS_BPF_H
 
-#include "pace/speeds.bpf.h"
+#include "pace/paced_tasks.bpf.h"
 
 /* Ends a task, which at most one caller does, and reports it. */
 static __always_inline void pace_end(struct pace_task *task, u32 how, u64 now)

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* The speeds at which the processors run, as their drivers report them. */
+#ifndef TOLLGATE_PACE_REPORTED_SPEED_BPF_H
+#define TOLLGATE_PACE_REPORTED_SPEED_BPF_H
+
+#include "pace/timers.bpf.h"
+
+struct pace_search_power {
+	u32 khz;
+	u32 milliwatts;
+};
+
+static long pace_compare_power(u32 i, struct pace_search_power *find)
+{
+	struct pace_power *power = &pace_control.power[i & (PACE_POWERS - 1)];
+
+	find->milliwatts = power->milliwatts;
+	return power->khz >= find->khz;
+}
+
+static __always_inline void pace_record_speed(struct pace_cpu *at, u32 khz)
+{
+	struct pace_search_power find = { .khz = khz };
+
+	bpf_loop(pace_control.powers, pace_compare_power, &find, 0);
+	at->is_reported = 1;
+	WRITE_ONCE(at->khz, khz);
+	WRITE_ONCE(at->milliwatts, find.milliwatts);
+}
+
+/* The speed of a processor has changed. */
+static __always_inline void pace_frequency(u32 khz, u32 cpu)
+{
+	struct pace_cpu *at = pace_cpu_at(cpu);
+	u32 slot = READ_ONCE(at->slot);
+	struct pace_task *task = pace_running(at);
+	u64 now;
+
+	if (!task) {
+		pace_record_speed(at, khz);
+		return;
+	}
+	now = bpf_ktime_get_ns();
+	pace_charge_at(at, pace_of(slot), task, now);
+	pace_record_speed(at, khz);
+	if (task->domain)
+		pace_arm(cpu, task, now);
+}
+
+#endif
