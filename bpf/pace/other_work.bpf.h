@@ -11,6 +11,7 @@ struct pace_timer {
 };
 
 ARRAY_MAP(pace_timers, CPUS, struct pace_timer, 0);
+
 /* A search for work without a task that is ready to run on the processors of a domain. */
 struct pace_search_others {
 	u32 cpu;

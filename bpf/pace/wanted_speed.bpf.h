@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * The speed that each frequency domain should have. The kernel side computes it, and user space
- * writes it. All functions of this and of the following files are called only with pace compiled in.
+ * writes it. The functions of this file, and of those that include it, are called only with pace
+ * compiled in.
  */
 #ifndef TOLLGATE_PACE_WANTED_SPEED_BPF_H
 #define TOLLGATE_PACE_WANTED_SPEED_BPF_H
