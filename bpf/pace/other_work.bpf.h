@@ -58,14 +58,14 @@ static __always_inline u32 pace_has_others(struct pace_domain *of, u32 watches)
 static __always_inline void pace_start_timer(u32 cpu, u64 step_ns, u32 searches, u64 now)
 {
 	struct pace_timer *timer = bpf_map_lookup_elem(&pace_timers, &cpu);
-	struct pace_cpu *at = pace_cpu_at(cpu);
-	u64 ns = step_ns, search_ns = READ_ONCE(at->search_ns);
+	struct pace_domain *of = pace_domain_at(pace_cpu_at(cpu)->domain);
+	u64 ns = step_ns, search_ns = READ_ONCE(of->search_ns);
 
 	if (!timer)
 		return;
 	if (searches && !search_ns) {
 		search_ns = now + pace_control.search_interval_ns;
-		WRITE_ONCE(at->search_ns, search_ns);
+		WRITE_ONCE(of->search_ns, search_ns);
 	}
 	if (search_ns) {
 		search_ns = search_ns > now ? search_ns - now : 1;
@@ -86,6 +86,8 @@ static __always_inline void pace_leave_domain(u32 domain, u64 now)
 	of->released_ns = now;
 	of->has_others = 0;
 	of->saw_others = pace_has_others(of, 1);
+	/* The next search is due after a whole interval. */
+	WRITE_ONCE(of->search_ns, 0);
 	pace_evaluate(domain, now);
 	pace_start_timer(bpf_get_smp_processor_id(), 0, 1, now);
 }

@@ -35,12 +35,13 @@ static int pace_expired(void *map, u32 *cpu, struct pace_timer *timer)
 	u32 slot = READ_ONCE(at->slot), domain = at->domain, others, before, searches = 0;
 	struct pace_domain *of = pace_domain_at(domain);
 	struct pace_task *task = pace_running(at);
-	u64 now = bpf_ktime_get_ns(), search_ns = READ_ONCE(at->search_ns);
+	u64 now = bpf_ktime_get_ns(), search_ns = READ_ONCE(of->search_ns);
 
 	if (task)
 		pace_charge_at(at, pace_of(slot), task, now);
-	if (search_ns && search_ns <= now) {
-		WRITE_ONCE(at->search_ns, 0);
+	/* One processor of the domain searches. */
+	if (search_ns && search_ns <= now &&
+	    __sync_val_compare_and_swap(&of->search_ns, search_ns, 0) == search_ns) {
 		others = pace_has_others(of, 0);
 		before = __sync_lock_test_and_set(&of->saw_others, others);
 		of->has_others = others && before;

@@ -157,8 +157,6 @@ struct pace_cpu {
 	__u32 next;
 	/* The power at its speed beyond that of an idle processor; 0: it is not known. */
 	__u32 milliwatts;
-	/* When the next search for other work is due; 0: none is. */
-	__u64 search_ns;
 };
 
 enum pace_mode {
@@ -190,6 +188,8 @@ struct pace_domain {
 	/* The first of its processors, and their number. */
 	__u32 first;
 	__u32 cpus;
+	/* When the next search for other work is due; 0: none is. */
+	__u64 search_ns;
 	/* When its last task ended. */
 	__u64 released_ns;
 	/* The cycles at which the next step of its only task begins; 0: there is none. */

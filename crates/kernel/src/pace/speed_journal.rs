@@ -17,6 +17,7 @@ use crate::gate::open_lock_file;
 /// Where the journal is, except in tests.
 pub const JOURNAL: &str = "/run/tollgate-pace";
 /// How often to try again to take the lock.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The first character of a line: the speed of the domain is set, or the domain is released.
@@ -44,8 +45,13 @@ pub struct SpeedJournal {
 }
 
 impl SpeedJournal {
-    /// Opens the journal. If another process has the lock, it waits at most `timeout` for it.
-    pub fn open(path: &Path, timeout: Duration) -> Result<Self> {
+    /// Opens the journal. If another process has the lock, waits a moment for it: the kernel may
+    /// just be closing the files of a killed process.
+    pub fn open(path: &Path) -> Result<Self> {
+        Self::open_within(path, LOCK_TIMEOUT)
+    }
+
+    fn open_within(path: &Path, timeout: Duration) -> Result<Self> {
         let lock_path = path.with_extension("lock");
         let file = open_lock_file(&lock_path)?;
         let end = Instant::now() + timeout;
@@ -139,7 +145,7 @@ pub fn restore_abandoned(root: &Path, journal: &Path) -> Result<Vec<u32>> {
     if !journal.exists() {
         return Ok(Vec::new());
     }
-    match SpeedJournal::open(journal, Duration::ZERO) {
+    match SpeedJournal::open_within(journal, Duration::ZERO) {
         Ok(mut journal) => journal.restore(root),
         Err(Error::SpeedsInUse) => Ok(Vec::new()),
         Err(error) => Err(error),
@@ -183,7 +189,7 @@ mod tests {
     fn domains_of_a_killed_process_are_restored() {
         let sysfs = FakeSysfs::new(&[0, 2]);
         let path = sysfs.root().join("journal");
-        let mut journal = SpeedJournal::open(&path, Duration::ZERO).unwrap();
+        let mut journal = SpeedJournal::open_within(&path, Duration::ZERO).unwrap();
         let mut entries = Vec::new();
         for (domain, actuator) in cpufreq::domains(sysfs.root())
             .unwrap()
@@ -198,7 +204,7 @@ mod tests {
         }
         assert_eq!(journal.entries().unwrap(), entries);
         // While the process lives, nobody restores.
-        let other = SpeedJournal::open(&path, Duration::ZERO);
+        let other = SpeedJournal::open_within(&path, Duration::ZERO);
         assert!(matches!(other, Err(Error::SpeedsInUse)));
         assert_eq!(restore_abandoned(sysfs.root(), &path).unwrap(), []);
         drop(journal);
@@ -213,7 +219,7 @@ mod tests {
     fn bounds_that_are_changed_while_a_domain_is_released_are_kept() {
         let sysfs = FakeSysfs::new(&[0, 2]);
         let path = sysfs.root().join("journal");
-        let mut journal = SpeedJournal::open(&path, Duration::ZERO).unwrap();
+        let mut journal = SpeedJournal::open_within(&path, Duration::ZERO).unwrap();
         let mut controls = Vec::new();
         for domain in &cpufreq::domains(sysfs.root()).unwrap() {
             controls.push(SpeedControl::open(sysfs.root(), domain, Actuator::Bounds).unwrap());
@@ -238,7 +244,7 @@ mod tests {
     fn domain_that_is_offline_stays_in_the_journal() {
         let sysfs = FakeSysfs::new(&[0]);
         let path = sysfs.root().join("journal");
-        let mut journal = SpeedJournal::open(&path, Duration::ZERO).unwrap();
+        let mut journal = SpeedJournal::open_within(&path, Duration::ZERO).unwrap();
         let original = |domain| OriginalSpeed {
             domain,
             actuator: Actuator::SetSpeed,

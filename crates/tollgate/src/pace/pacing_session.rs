@@ -52,8 +52,6 @@ const UNENDED_DEADLINES: f64 = 10.0;
 const SAVED_AT_ONCE: usize = 16;
 /// How often changed samples are stored.
 const SAVE_INTERVAL: Duration = Duration::from_secs(60);
-/// Another process that ends may have the journal for a short time.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A type, with what is learned of it.
 struct Paced {
@@ -236,7 +234,7 @@ impl Paced {
 impl PacingInSession {
     pub fn start(input: PacingInput, context: &mut SessionContext<'_>) -> Result<Self> {
         let root = Path::new("/");
-        let mut journal = SpeedJournal::open(Path::new(JOURNAL), LOCK_TIMEOUT)?;
+        let mut journal = SpeedJournal::open(Path::new(JOURNAL))?;
         journal.restore(root)?;
         let tasks = TrackedTasks::start(context, &input.tracking_rules)?;
         let domains = with_actuators(root, tasks.domains(), input.rules.actuator.as_deref())?;

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::Result;
 use kernel::pace::speed_journal::{self, JOURNAL, SpeedJournal};
@@ -12,7 +11,7 @@ use crate::output::{Output, log_message, print_message};
 
 /// `tollgate pace restore`
 pub fn restore() -> Result<ExitCode> {
-    let mut journal = SpeedJournal::open(Path::new(JOURNAL), Duration::ZERO)?;
+    let mut journal = SpeedJournal::open(Path::new(JOURNAL))?;
     let restored = journal.restore(Path::new("/"))?;
     let left = journal.read()?;
     Output::Stdout.write(&match restored.as_slice() {

@@ -3,7 +3,6 @@
 use std::io::{self, Read as _};
 use std::path::Path;
 use std::process::{ExitCode, Stdio};
-use std::time::Duration;
 
 use anyhow::Result;
 use kernel::pace::speed_journal::{JOURNAL, SpeedJournal};
@@ -15,8 +14,6 @@ use crate::watchdog::Watchdog;
 pub struct SpeedWatchdog(Watchdog);
 
 const PURPOSE: &str = "cannot start the watchdog, which restores the speeds if Tollgate is killed";
-/// How long the kernel may take to close the files of a killed process, among them its lock.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl SpeedWatchdog {
     pub fn start() -> Result<Self> {
@@ -43,6 +40,6 @@ pub fn run_watchdog() -> Result<ExitCode> {
     name_watchdog();
     // The pipe has no data. The read returns when Tollgate ends.
     let _ = io::stdin().read(&mut [0]);
-    SpeedJournal::open(Path::new(JOURNAL), LOCK_TIMEOUT)?.restore(Path::new("/"))?;
+    SpeedJournal::open(Path::new(JOURNAL))?.restore(Path::new("/"))?;
     Ok(ExitCode::SUCCESS)
 }

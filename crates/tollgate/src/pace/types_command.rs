@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::{Result, bail};
 use kernel::pace::speed_journal::{JOURNAL, SpeedJournal};
@@ -94,7 +93,7 @@ pub fn reset(arguments: &ResetArguments) -> Result<ExitCode> {
         return finish(&unknown);
     }
     // No other process may write to the store meanwhile.
-    let _journal = SpeedJournal::open(Path::new(JOURNAL), Duration::ZERO)?;
+    let _journal = SpeedJournal::open(Path::new(JOURNAL))?;
     finish(&SampleStore::new(&arguments.store.folder).remove_all(names)?)
 }
 
