@@ -5,27 +5,14 @@
 
 #include "pace/timers.bpf.h"
 
-struct pace_search_power {
-	u32 khz;
-	u32 milliwatts;
-};
-
-static long pace_compare_power(u32 i, struct pace_search_power *find)
-{
-	struct pace_power *power = &pace_control.power[i & (PACE_POWERS - 1)];
-
-	find->milliwatts = power->milliwatts;
-	return power->khz >= find->khz;
-}
-
 static __always_inline void pace_record_speed(struct pace_cpu *at, u32 khz)
 {
-	struct pace_search_power find = { .khz = khz };
+	struct pace_search_level search = { .khz = khz };
 
-	bpf_loop(pace_control.powers, pace_compare_power, &find, 0);
+	bpf_loop(pace_control.powers, pace_compare_level, &search, 0);
 	at->is_reported = 1;
 	WRITE_ONCE(at->khz, khz);
-	WRITE_ONCE(at->milliwatts, find.milliwatts);
+	WRITE_ONCE(at->milliwatts, search.level.milliwatts);
 }
 
 /* The speed of a processor has changed. */

@@ -29,6 +29,34 @@ struct pace_need {
 	u64 next;
 };
 
+/* A search for the slowest level that is at least as fast as a speed. */
+struct pace_search_level {
+	u32 khz;
+	/* The level; the fastest one, if none is as fast. */
+	struct pace_power level;
+};
+
+static long pace_compare_level(u32 i, struct pace_search_level *search)
+{
+	search->level = pace_control.power[i & (PACE_POWERS - 1)];
+	return search->level.khz >= search->khz;
+}
+
+/*
+ * Rounds a speed up to a level, so that the wanted speed does not change with each evaluation. The
+ * fastest level is 0.
+ */
+static __always_inline u64 pace_round_up(u64 khz)
+{
+	struct pace_search_level search = {};
+
+	if (khz >= pace_control.fastest_khz)
+		return 0;
+	search.khz = khz;
+	bpf_loop(pace_control.powers, pace_compare_level, &search, 0);
+	return search.level.khz >= khz ? search.level.khz : 0;
+}
+
 /*
  * The speed of a task, and its next step. If the task is late, because its threads have waited, all
  * remaining speeds are multiplied by the factor with which the rest ends by the deadline. The same
@@ -77,12 +105,7 @@ static __always_inline void pace_find_need(struct pace_task *task, u64 now, stru
 	/* 10 GHz times an hour in us is 3.6 * 10^16, which fits into 64 bits. */
 	if (planned > left || task->deadline_ns > schedule->deadline_ns[half])
 		need->khz = need->khz * planned / left;
-	/* 0 stands for the fastest speed. */
-	if (!need->khz)
-		need->khz = 1;
-	/* The wanted speed has 32 bits. No processor is faster. */
-	if (need->khz >> 32)
-		need->khz = 0;
+	need->khz = pace_round_up(need->khz);
 }
 
 /* A domain should have another speed. */
