@@ -47,16 +47,18 @@ pub fn built_in() -> Vec<(Arm, String)> {
     all
 }
 
-/// The arms with extensions: those of each extension, and two extensions together.
+/// The arms with extensions: those of each extension, and two of them together with lens.
 fn gated() -> Vec<(&'static str, Vec<SetupFn>, &'static str)> {
     let alone = |arm: ExtensionArm| (arm.name, vec![arm.setup], arm.description);
-    let ([lens, ..], [guard]) = (lens::ARMS, guard::ARMS);
+    let ([lens, ..], [guard], [tasks, ..]) = (lens::ARMS, guard::ARMS, pace::ARMS);
     let together = ("lens+guard", vec![lens.setup, guard.setup], "lens and guard together");
+    let with_pace = ("lens+pace", vec![lens.setup, tasks.setup], "lens and pace together");
     lens::ARMS
         .into_iter()
         .chain(guard::ARMS)
         .map(alone)
         .chain([together])
         .chain(service::ARMS.into_iter().chain(plugin::ARMS).chain(pace::ARMS).map(alone))
+        .chain([with_pace])
         .collect()
 }
