@@ -233,7 +233,12 @@ int main(int argc, char **argv)
 		obey_signals();
 	}
 	tell_workers(SIGTERM);
-	while (wait(NULL) > 0 || errno == EINTR)
-		;
-	return 0;
+	for (;;) {
+		if (wait(NULL) > 0)
+			continue;
+		if (errno != EINTR)
+			return 0;
+		// A worker that was about to accept a connection has missed the signal.
+		tell_workers(SIGTERM);
+	}
 }

@@ -11,6 +11,9 @@ use serde_json::Value;
 use crate::harness::job::{children, kill};
 use crate::harness::{Finished, Job, Running, eventually};
 
+/// How long to wait for the end of a server before the signal is sent again.
+const RESEND_INTERVAL: Duration = Duration::from_secs(1);
+
 /// One program of a server.
 pub struct ServerProgram {
     /// The name of its process.
@@ -83,11 +86,20 @@ impl RunningServers {
         self.running.iter().any(|(_, running)| running.is_over())
     }
 
-    /// Sends each program its signal to end, and returns the reports.
+    /// Sends each program its signal to end, and returns the reports. A server that is about to
+    /// wait for a client misses a signal, so it is sent again.
     pub fn end(self) -> Vec<Value> {
-        for program in &self.running {
-            kill(self.main_of(program) as i32, program.0.end);
-        }
+        let mains: Vec<_> = self.running.iter().map(|program| self.main_of(program)).collect();
+        let mut next = Instant::now();
+        eventually("the end of the servers", || {
+            let mut running =
+                self.running.iter().zip(&mains).filter(|((_, one), _)| !one.is_over());
+            if Instant::now() < next {
+                return running.next().is_none();
+            }
+            next = Instant::now() + RESEND_INTERVAL;
+            running.map(|((program, _), main)| kill(*main as i32, program.end)).count() == 0
+        });
         self.reports()
     }
 

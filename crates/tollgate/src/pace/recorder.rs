@@ -164,6 +164,7 @@ mod tests {
     use zerocopy::FromZeros as _;
 
     use super::*;
+    use crate::pace::watch_report::ObservedTasks;
 
     fn record(program: &str, begin_ns: u64) -> wire::pace_record {
         let mut record = wire::pace_record::new_zeroed();
@@ -213,6 +214,22 @@ mod tests {
         let recorded = recorder.finish(0);
         assert_eq!(recorded.types.len(), 1);
         assert!(recorded.tasks.iter().all(|one| one.task.kind == 0) && recorded.tasks.len() == 2);
+    }
+
+    #[test]
+    fn ten_thousand_types_are_reported() {
+        const TYPES: u32 = 10_000;
+        let mut recorder = Recorder::new(rules());
+        for task in 0..3 * TYPES {
+            let mut one = record("client", u64::from(task));
+            (one.descriptor, one.detail) = (wire::PACE_SOCKET as u16, 1 + task % TYPES);
+            recorder.add(&one);
+        }
+        let recorded = recorder.finish(0);
+        assert_eq!(recorded.types.len(), TYPES as usize);
+        assert!(recorded.by_type().iter().all(|own| own.len() == 3));
+        let observed = ObservedTasks::of(&recorded);
+        assert!(observed.types.iter().all(|one| one.tasks == 3));
     }
 
     #[test]
