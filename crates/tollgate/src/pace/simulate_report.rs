@@ -190,7 +190,7 @@ impl PaceVerdict {
                 format!("Pace misses more deadlines than the target allows, unlike {other}.")
             }
             VerdictKind::NoDifference | VerdictKind::NoneMeets => {
-                format!("The difference from {other} is not clear: {}.", difference(1.0))
+                format!("The difference from {other}, is not clear: {}.", difference(1.0))
             }
         }
     }
