@@ -271,7 +271,7 @@ fn read_name(
     }
     let program = program.map(|at| at.value.to_owned());
     let Some(name) = name else { return (None, program) };
-    // Types of tasks are told apart by program and name.
+    // The program and the name identify a type of tasks.
     let is_same = |earlier: &&Named| {
         let (one, other) = (&earlier.program, &program);
         earlier.name == name.value && (one.is_none() || other.is_none() || one == other)

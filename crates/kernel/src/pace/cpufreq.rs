@@ -4,6 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use super::sysfs;
+
 /// Processors that run at the same speed (a cpufreq policy).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FrequencyDomain {
@@ -54,8 +56,7 @@ pub fn domains(root: &Path) -> io::Result<Vec<FrequencyDomain>> {
 /// # Errors
 /// If the domain is offline.
 pub fn current_khz(root: &Path, number: u32) -> io::Result<u64> {
-    let text = fs::read_to_string(domain_folder(root, number).join("scaling_cur_freq"))?;
-    text.trim().parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))
+    sysfs::number(&domain_folder(root, number).join("scaling_cur_freq"))
 }
 
 /// The folder of a domain. `root` is `/` except in tests.
@@ -65,12 +66,7 @@ pub(super) fn domain_folder(root: &Path, number: u32) -> PathBuf {
 
 fn domain(folder: &Path, number: u32) -> io::Result<FrequencyDomain> {
     let read = |file: &str| fs::read_to_string(folder.join(file));
-    let khz = |file: &str| -> io::Result<u64> {
-        let text = read(file)?;
-        text.trim().parse().map_err(|_| {
-            io::Error::new(io::ErrorKind::InvalidData, format!("{file} has {:?}", text.trim()))
-        })
-    };
+    let khz = |file: &str| sysfs::number(&folder.join(file));
     let mut speeds = match read("scaling_available_frequencies") {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
         text => numbers(&text?),

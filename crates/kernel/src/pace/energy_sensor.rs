@@ -9,6 +9,7 @@ use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use super::sysfs::number;
 use crate::cpus::parse_cpu_list;
 
 /// The minimum time between two readings: each may cost a call of the firmware.
@@ -110,7 +111,7 @@ impl Sensor {
     fn update(&mut self) {
         match self {
             Self::Powercap { counter, range, latest, total } => {
-                let Some(now) = number::<u64>(counter) else { return };
+                let Ok(now) = number::<u64>(counter) else { return };
                 *total += match now >= *latest {
                     true => now - *latest,
                     false => (*range + now).saturating_sub(*latest),
@@ -134,10 +135,6 @@ impl Sensor {
     }
 }
 
-fn number<T: std::str::FromStr>(path: &Path) -> Option<T> {
-    fs::read_to_string(path).ok()?.trim().parse().ok()
-}
-
 /// The zones of whole packages. Their parts, such as `core`, have zones of their own.
 fn powercap_packages(root: &Path) -> Vec<Sensor> {
     let Ok(zones) = fs::read_dir(root.join("sys/class/powercap")) else { return Vec::new() };
@@ -151,8 +148,8 @@ fn powercap_packages(root: &Path) -> Vec<Sensor> {
             return None;
         }
         let counter = zone.join("energy_uj");
-        let latest = number(&counter)?;
-        let range = number(&zone.join("max_energy_range_uj"))?;
+        let latest = number(&counter).ok()?;
+        let range = number(&zone.join("max_energy_range_uj")).ok()?;
         Some(Sensor::Powercap { counter, range, latest, total: 0 })
     };
     zones.iter().filter_map(&mut sensor).collect()
@@ -175,12 +172,12 @@ fn perf_event(root: &Path) -> Option<(libbpf_rs::libbpf_sys::perf_event_attr, f6
     let event = fs::read_to_string(pmu.join("events/energy-pkg")).ok()?;
     let config = event.trim().strip_prefix("event=0x")?;
     let attributes = libbpf_rs::libbpf_sys::perf_event_attr {
-        type_: number(&pmu.join("type"))?,
+        type_: number(&pmu.join("type")).ok()?,
         size: size_of::<libbpf_rs::libbpf_sys::perf_event_attr>() as u32,
         config: u64::from_str_radix(config, 16).ok()?,
         ..Default::default()
     };
-    let scale = number(&pmu.join("events/energy-pkg.scale"))?;
+    let scale = number(&pmu.join("events/energy-pkg.scale")).ok()?;
     let cpus = fs::read_to_string(pmu.join("cpumask")).ok()?;
     Some((attributes, scale, parse_cpu_list(&cpus).map(|cpu| cpu as i32).collect()))
 }
@@ -267,5 +264,7 @@ mod tests {
         // 2^-32 J, the unit of the kernel's counter.
         assert_eq!(scale, 2.0_f64.powi(-32));
         assert_eq!(cpus, [0, 18, 19]);
+        write(root, "sys/bus/event_source/devices/power/cpumask", "one");
+        assert_eq!(perf_event(root).unwrap().2, []);
     }
 }

@@ -13,6 +13,7 @@ pub mod power;
 mod pss;
 pub mod speed_control;
 pub mod speed_journal;
+mod sysfs;
 mod system_limit;
 mod tracking;
 

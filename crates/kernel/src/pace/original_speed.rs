@@ -6,6 +6,7 @@ use std::{fs, io};
 use super::actuator::{Actuator, USERSPACE, bounds_files, clamp_files, preference_file};
 use super::cpufreq::domain_folder;
 use super::limits_pair::LimitsPair;
+use super::sysfs::number;
 use super::system_limit;
 
 /// How a domain was before its speed was set.
@@ -40,11 +41,8 @@ impl OriginalSpeed {
                 Some(format!("{},{}", read(min)?, read(max)?))
             }
         };
-        let khz = |file: &str| -> io::Result<u64> {
-            let text = read(file)?;
-            text.trim().parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))
-        };
-        let bounds = (khz("scaling_min_freq")?, khz("scaling_max_freq")?);
+        let (min, max) = bounds_files(&folder);
+        let bounds = (number(&min)?, number(&max)?);
         let value = value.map(|text| text.trim().to_owned());
         Ok(Self { domain, actuator, governor, bounds, value })
     }

@@ -6,14 +6,14 @@ use std::fs;
 use std::path::Path;
 
 use super::cpufreq::domain_folder;
+use super::sysfs::number;
 
 /// Whether the firmware or a cooling device limits the speed of a domain now. `fastest` is its
 /// fastest speed, in kHz.
 pub fn is_active(root: &Path, domain: u32, fastest: u64) -> bool {
     // ACPI's _PPC, for example without mains power
-    let bios_limit = fs::read_to_string(domain_folder(root, domain).join("bios_limit"));
-    let bios_limit = bios_limit.ok().and_then(|text| text.trim().parse::<u64>().ok());
-    bios_limit.is_some_and(|limit| limit < fastest) || is_cooled(root)
+    let bios_limit = number::<u64>(&domain_folder(root, domain).join("bios_limit"));
+    bios_limit.is_ok_and(|limit| limit < fastest) || is_cooled(root)
 }
 
 /// Whether a cooling device slows processors down (Documentation/driver-api/thermal/sysfs-api.rst).
@@ -21,10 +21,9 @@ pub fn is_active(root: &Path, domain: u32, fastest: u64) -> bool {
 fn is_cooled(root: &Path) -> bool {
     let Ok(devices) = fs::read_dir(root.join("sys/class/thermal")) else { return false };
     devices.filter_map(Result::ok).any(|device| {
-        let read = |file: &str| fs::read_to_string(device.path().join(file)).unwrap_or_default();
-        let kind = read("type");
+        let kind = fs::read_to_string(device.path().join("type")).unwrap_or_default();
         (kind.trim() == "Processor" || kind.contains("cpufreq"))
-            && read("cur_state").trim().parse::<u64>().is_ok_and(|state| state > 0)
+            && number::<u64>(&device.path().join("cur_state")).is_ok_and(|state| state > 0)
     })
 }
 

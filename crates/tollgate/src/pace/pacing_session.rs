@@ -8,7 +8,6 @@ use ::pace::{Levels, TaskRules};
 use anyhow::Result;
 use control::Response;
 use kernel::pace::actuator::Actuator;
-use kernel::pace::energy_sensor::EnergySensors;
 use kernel::pace::speed_journal::{JOURNAL, SpeedJournal};
 use kernel::pace::{Pacing, TrackingRules, TypeKey};
 use kernel::session::LiveThread;
@@ -18,9 +17,7 @@ use super::actuators::with_actuators;
 use super::estimator_chooser::EstimatorChooser;
 use super::learned_type::{LearnedType, Margin};
 use super::metrics::pacing_metrics;
-use super::pacing_report::{
-    MeasuredEnergy, PacedDomain, PacedSession, PacedType, PacingReport, ReportedStep,
-};
+use super::pacing_report::{PacedDomain, PacedSession, PacedType, PacingReport, ReportedStep};
 use super::requests::{PaceRequest, REQUEST_KEY};
 use super::sample_store::SampleStore;
 use super::speed_thread::{GOVERNOR_RELEASE_DELAY, SpeedThread};
@@ -89,8 +86,6 @@ pub struct PacingInSession {
     /// How long the governors take to apply what is written.
     governor_delay: Duration,
     domains: Vec<PacedDomain>,
-    /// `None` if the machine does not measure energy.
-    energy: Option<EnergySensors>,
     abandoned: usize,
     unfinished: usize,
     /// Both are taken at the end of the session.
@@ -101,9 +96,7 @@ pub struct PacingInSession {
 impl Extension for PacingInSession {
     fn begin(&mut self, began_ns: u64) {
         self.began_ns = began_ns;
-        if let Some(energy) = &mut self.energy {
-            energy.restart();
-        }
+        self.tasks.begin();
     }
 
     fn summary(&self, _processes: Option<usize>) -> Option<String> {
@@ -123,12 +116,8 @@ impl Extension for PacingInSession {
     }
 
     fn tend(&mut self, context: &mut SessionContext<'_>) -> Result<()> {
-        if !self.tasks.is_check_due() {
-            return Ok(());
-        }
-        self.abandoned += self.tasks.drop_abandoned(context.gate)?;
-        self.tasks.read_speeds();
-        self.measure();
+        let Some(abandoned) = self.tasks.check(context.gate)? else { return Ok(()) };
+        self.abandoned += abandoned;
         self.tasks.stop_pacing_old(self.unended_limit());
         self.choose();
         if let Some(watchdog) = &mut self.watchdog {
@@ -153,7 +142,7 @@ impl Extension for PacingInSession {
 
     fn before_detach(&mut self, _live: &[LiveThread]) {
         self.unfinished = self.tasks.unfinished();
-        self.measure();
+        self.tasks.measure();
     }
 
     fn section(
@@ -180,7 +169,7 @@ impl Extension for PacingInSession {
         Ok(Response::Value(match request.parse()?.0 {
             PaceRequest::Report => {
                 self.unfinished = self.tasks.unfinished();
-                self.measure();
+                self.tasks.measure();
                 serde_json::to_value(self.report())?
             }
             PaceRequest::Reset { types } => serde_json::to_value(self.reset(&types)?)?,
@@ -268,7 +257,6 @@ impl PacingInSession {
                 .iter()
                 .map(|(domain, actuator)| PacedDomain::new(domain, *actuator))
                 .collect(),
-            energy: EnergySensors::find(root),
             abandoned: 0,
             unfinished: 0,
             thread: Some(thread),
@@ -330,12 +318,6 @@ impl PacingInSession {
         self.paced[kind] = new;
     }
 
-    fn measure(&mut self) {
-        if let Some(energy) = &mut self.energy {
-            energy.update();
-        }
-    }
-
     /// The processor time of schedules and choices.
     fn planning_time(&self) -> Duration {
         let schedules: Duration = self.paced.iter().map(|one| one.learned.planning_time()).sum();
@@ -354,7 +336,7 @@ impl PacingInSession {
             types: types.collect(),
             fastest: *self.levels.all().last().expect("there is a level"),
             idle_watts: self.levels.idle_watts(),
-            measured: self.energy.as_ref().map(MeasuredEnergy::of_sensors),
+            measured: self.tasks.measured_energy(),
             planning: self.planning_time(),
             unfinished: self.unfinished,
             abandoned: self.abandoned,

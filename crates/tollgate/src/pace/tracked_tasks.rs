@@ -10,8 +10,10 @@ use kernel::clock::now_ns;
 use kernel::cpus;
 use kernel::gate::Gate;
 use kernel::pace::cpufreq::{self, FrequencyDomain};
+use kernel::pace::energy_sensor::EnergySensors;
 use kernel::pace::{Tracking, TrackingRules};
 
+use super::pacing_report::MeasuredEnergy;
 use crate::extension::SessionContext;
 
 /// How often to search for abandoned tasks, and to read the speeds. Each search reads all tasks,
@@ -25,6 +27,8 @@ pub struct TrackedTasks {
     tracking: Tracking,
     domains: Vec<FrequencyDomain>,
     latest_check: Instant,
+    /// `None` if the machine does not measure energy.
+    energy: Option<EnergySensors>,
 }
 
 impl TrackedTasks {
@@ -38,7 +42,13 @@ impl TrackedTasks {
         let domains =
             cpufreq::domains(Path::new("/")).context("cannot read the frequency domains")?;
         let session = context.session.index;
-        let tasks = Self { session, tracking, domains, latest_check: Instant::now() };
+        let tasks = Self {
+            session,
+            tracking,
+            domains,
+            latest_check: Instant::now(),
+            energy: EnergySensors::find(Path::new("/")),
+        };
         tasks.read_speeds();
         tasks.tracking.set_rules(session, rules);
         Ok(tasks)
@@ -72,19 +82,41 @@ impl TrackedTasks {
         self.tracking.live(self.session).len()
     }
 
-    /// Whether it is time for the next [`TrackedTasks::drop_abandoned`] and
-    /// [`TrackedTasks::read_speeds`].
-    pub fn is_check_due(&mut self) -> bool {
-        let is_due = self.latest_check.elapsed() >= CHECK_INTERVAL;
-        if is_due {
-            self.latest_check = Instant::now();
+    /// Does what is due twice a second: drops abandoned tasks, and reads the speeds and the energy.
+    /// Returns the number of dropped tasks. `None`: nothing is due.
+    pub fn check(&mut self, gate: &Gate) -> Result<Option<usize>> {
+        if self.latest_check.elapsed() < CHECK_INTERVAL {
+            return Ok(None);
         }
-        is_due
+        self.latest_check = Instant::now();
+        let abandoned = self.drop_abandoned(gate)?;
+        self.read_speeds();
+        self.measure();
+        Ok(Some(abandoned))
+    }
+
+    /// Measures energy from now on, if the machine has sensors.
+    pub fn begin(&mut self) {
+        if let Some(energy) = &mut self.energy {
+            energy.restart();
+        }
+    }
+
+    /// Reads the energy.
+    pub fn measure(&mut self) {
+        if let Some(energy) = &mut self.energy {
+            energy.update();
+        }
+    }
+
+    /// The energy as of the latest reading. `None` if the machine does not measure it.
+    pub fn measured_energy(&self) -> Option<MeasuredEnergy> {
+        self.energy.as_ref().map(MeasuredEnergy::of_sensors)
     }
 
     /// Drops tasks that programs began and did not end before they ended themselves. Returns their
     /// number.
-    pub fn drop_abandoned(&self, gate: &Gate) -> Result<usize> {
+    fn drop_abandoned(&self, gate: &Gate) -> Result<usize> {
         let abandoned = self.tracking.abandoned(gate, self.session);
         for (entry, number) in &abandoned {
             self.tracking.drop_task(gate, *entry, *number)?;
@@ -93,7 +125,7 @@ impl TrackedTasks {
     }
 
     /// Records the speeds of the processors whose driver does not report changes.
-    pub fn read_speeds(&self) {
+    fn read_speeds(&self) {
         for domain in &self.domains {
             // A domain may be offline.
             let Ok(khz) = cpufreq::current_khz(Path::new("/"), domain.number) else { continue };

@@ -1,14 +1,10 @@
 //! Watching as an extension of a session: collects the tasks that the gate follows.
 
-use std::path::Path;
-
 use ::pace::TaskRules;
 use anyhow::Result;
-use kernel::pace::energy_sensor::EnergySensors;
 use kernel::session::{LiveThread, SessionOptions};
 use kernel::{ring, wire};
 
-use super::pacing_report::MeasuredEnergy;
 use super::recorder::Recorder;
 use super::rules;
 use super::tracked_tasks::TrackedTasks;
@@ -31,13 +27,7 @@ impl ExtensionSetup for PaceWatchSetup {
     fn start(self: Box<Self>, context: &mut SessionContext<'_>) -> Result<Box<dyn Extension>> {
         let tasks = TrackedTasks::start(context, &rules::tracking_rules(&self.rules)?)?;
         let recorder = Recorder::new(self.rules);
-        Ok(Box::new(WatchInSession {
-            tasks,
-            recorder,
-            unfinished: 0,
-            outcome: Some(self.outcome),
-            energy: EnergySensors::find(Path::new("/")),
-        }))
+        Ok(Box::new(WatchInSession { tasks, recorder, unfinished: 0, outcome: Some(self.outcome) }))
     }
 }
 
@@ -48,24 +38,12 @@ struct WatchInSession {
     unfinished: usize,
     /// Taken at the end of the session.
     outcome: Option<WatchOutcome>,
-    /// `None` if the machine does not measure energy.
-    energy: Option<EnergySensors>,
-}
-
-impl WatchInSession {
-    fn measure(&mut self) {
-        if let Some(energy) = &mut self.energy {
-            energy.update();
-        }
-    }
 }
 
 impl Extension for WatchInSession {
     fn begin(&mut self, began_ns: u64) {
         self.recorder.begin(began_ns);
-        if let Some(energy) = &mut self.energy {
-            energy.restart();
-        }
+        self.tasks.begin();
     }
 
     fn on_record(&mut self, _context: &mut SessionContext<'_>, record: &[u8]) -> Result<bool> {
@@ -79,17 +57,15 @@ impl Extension for WatchInSession {
     }
 
     fn tend(&mut self, context: &mut SessionContext<'_>) -> Result<()> {
-        if self.tasks.is_check_due() {
-            self.recorder.add_abandoned(self.tasks.drop_abandoned(context.gate)?);
-            self.tasks.read_speeds();
-            self.measure();
+        if let Some(abandoned) = self.tasks.check(context.gate)? {
+            self.recorder.add_abandoned(abandoned);
         }
         Ok(())
     }
 
     fn before_detach(&mut self, _live: &[LiveThread]) {
         self.unfinished = self.tasks.unfinished();
-        self.measure();
+        self.tasks.measure();
     }
 
     fn section(
@@ -99,7 +75,7 @@ impl Extension for WatchInSession {
     ) -> Result<Option<Box<dyn Section>>> {
         let recorded = std::mem::take(&mut self.recorder).finish(self.unfinished);
         let Some(outcome) = self.outcome.take() else { return Ok(None) };
-        let measured = self.energy.as_ref().map(MeasuredEnergy::of_sensors);
+        let measured = self.tasks.measured_energy();
         Ok(Some(Box::new(outcome.section(recorded, measured, notes)?)))
     }
 }
