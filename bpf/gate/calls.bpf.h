@@ -16,7 +16,7 @@
 
 /* arch/x86/include/asm/thread_info.h: set during a 32-bit call, by int $0x80 or sysenter. */
 #define TS_COMPAT 0x0002
-/* arch/x86/include/uapi/asm/unistd.h */
+/* arch/x86/include/uapi/asm/unistd.h. Negative numbers have the bit, too, but are no calls. */
 #define X32_SYSCALL_BIT 0x40000000
 
 static __always_inline u32 call_index(struct task_struct *task, long id)
@@ -25,7 +25,7 @@ static __always_inline u32 call_index(struct task_struct *task, long id)
 
 	if (task->thread_info.status & TS_COMPAT) {
 		base = ABI_I386 * CALLS_PER_ABI;
-	} else if (number & X32_SYSCALL_BIT) {
+	} else if ((s32)number >= X32_SYSCALL_BIT) {
 		base = ABI_X32 * CALLS_PER_ABI;
 		number &= ~X32_SYSCALL_BIT;
 	}

@@ -12,7 +12,7 @@ static __always_inline bool on_sys_enter(struct thread_state *thread, struct pt_
 {
 	struct crossing at = { .thread = thread, .regs = regs, .ctx = ctx };
 
-	if (!thread || !thread->mask || unlikely(is_retired()))
+	if (!thread || !(thread->mask & EXTENSIONS) || unlikely(is_retired()))
 		return false;
 	if (unlikely(thread->until_exec)) {
 		if (!is_execve(call_index(running_task(thread->task), id)))
@@ -20,7 +20,7 @@ static __always_inline bool on_sys_enter(struct thread_state *thread, struct pt_
 		thread->until_exec = 0;
 	}
 	if ((config.enabled & LENS) && unlikely(thread->in_call) &&
-	    thread->generation == config.generation)
+	    thread->generation == config.generation && thread->in_call != BEFORE_CALL)
 		lens_abandon(thread);
 	thread->generation = config.generation;
 	if (!(config.enabled & NEEDS_CALL_INDEX)) {
@@ -50,6 +50,8 @@ static __always_inline void on_unmatched_sys_exit(struct thread_state *thread, s
 	struct crossing at = { .thread = thread, .regs = regs, .result = result };
 	u32 seen = thread->generation;
 
+	at.has_waited = thread->in_call == BEFORE_CALL;
+	thread->in_call = NOT_IN_CALL;
 	if (thread->until_exec)
 		return;
 	thread->generation = config.generation;
@@ -67,13 +69,13 @@ static __always_inline bool on_sys_exit(struct thread_state *thread, struct pt_r
 {
 	struct crossing at = { .thread = thread, .regs = regs, .result = result };
 
-	if (!thread || !thread->mask)
+	if (!thread || !(thread->mask & EXTENSIONS))
 		return false;
 	if ((config.enabled & LENS) && thread->lens.entered_ns)
 		at.now = bpf_ktime_get_ns();
 	if (unlikely(is_retired()))
 		return false;
-	if (unlikely(!thread->in_call)) {
+	if (unlikely(thread->in_call < IN_CALL)) {
 		on_unmatched_sys_exit(thread, regs, result);
 		return false;
 	}

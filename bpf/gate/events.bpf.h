@@ -28,6 +28,8 @@ struct crossing {
 	bool has_verdict;
 	/* The plugins at enter have run. */
 	bool has_run_plugins;
+	/* At the end of a rejected call: the thread has waited for the decision. */
+	bool has_waited;
 	/* At the end of a call: its result, and the time, which is read before any handler runs. */
 	s64 result;
 	u64 now;

@@ -113,7 +113,7 @@ int BPF_PROG(gate_exec, struct task_struct *task, int old_pid, struct linux_binp
 {
 	if (is_retired())
 		return 0;
-	task_executed(task, old_pid);
+	task_executed(task, old_pid, bprm);
 	if (config.enabled & PLUGIN)
 		plugins_run(ctx, &plugin_chains[PLUGIN_HOOK_EXEC], plugin_session_of(task),
 			    &plugin_exec);

@@ -3,6 +3,7 @@
 #ifndef TOLLGATE_GATE_ROWS_BPF_H
 #define TOLLGATE_GATE_ROWS_BPF_H
 
+#include "gate/command.bpf.h"
 #include "gate/threads.bpf.h"
 
 ARRAY_MAP(rows, ROWS, struct row, BPF_F_MMAPABLE);
@@ -14,16 +15,27 @@ static __always_inline struct row *row_at(u32 index)
 	return bpf_map_lookup_elem(&rows, &index);
 }
 
-static __always_inline void name_row(struct row *row, struct task_struct *task, u32 level)
+/* `name`: a name in kernel memory that is longer than comm, or NULL. */
+static __always_inline void name_row(struct row *row, struct session *session,
+				     struct task_struct *task, const void *name)
 {
-	row->pid = visible_pid(task, level);
-	row->tgid = visible_pid(BPF_CORE_READ(task, group_leader), level);
-	bpf_probe_read_kernel(row->comm, sizeof(row->comm), &task->comm);
+	struct task_struct *leader = BPF_CORE_READ(task, group_leader);
+
+	row->pid = visible_pid(task, session->pid_level);
+	row->tgid = visible_pid(leader, session->pid_level);
+	/* The threads of a command or of the whole session have no common beginning. */
+	row->started_ns = session->per == PER_THREAD  ? BPF_CORE_READ(task, start_time) :
+			  session->per == PER_PROCESS ? BPF_CORE_READ(leader, start_time) :
+							0;
+	if (name)
+		bpf_probe_read_kernel_str(row->comm, sizeof(row->comm), name);
+	else
+		bpf_probe_read_kernel(row->comm, COMM_LEN, &task->comm);
 }
 
-/* Allocates a row of a session for this task; 0: none is left. */
+/* Allocates a row of a session for this task; 0: none is left. `name`: as in name_row(). */
 static __always_inline u32 alloc_row(u32 session_index, struct session *session,
-				     struct task_struct *task, u32 parent)
+				     struct task_struct *task, u32 parent, const void *name)
 {
 	u32 index = alloc_index(&header.next_row, ALLOCATABLE_ROWS, free_rows);
 	struct row *row = row_at(index);
@@ -33,7 +45,8 @@ static __always_inline u32 alloc_row(u32 session_index, struct session *session,
 	row->session = session_index;
 	row->parent = parent;
 	row->threads = 0;
-	name_row(row, task, session->pid_level);
+	row->ended_ns = 0;
+	name_row(row, session, task, name);
 	row->state = ROW_LIVE;
 	return index;
 }
@@ -67,6 +80,7 @@ static __always_inline void row_drop_thread(u32 index, struct session *session, 
 
 	if (!row || __sync_fetch_and_add(&row->threads, -1) != 1)
 		return;
+	row->ended_ns = bpf_ktime_get_ns();
 	if (index == session->base_row || session->per == PER_COMMAND)
 		return;
 	key.session = row->session;
@@ -109,24 +123,34 @@ static __always_inline bool row_is_live(u32 index, struct row_key *key, struct s
 	return row->threads > 0;
 }
 
-/* The row that this task shares with its process, its command or all tasks; 0: none is left. */
+/*
+ * The row that this task shares with its process, its command or all tasks; 0: none is left.
+ * `path`: the path of execve, or 0.
+ */
 static __always_inline u32 shared_row(u32 session_index, struct session *session,
-				      struct task_struct *task, u32 parent)
+				      struct task_struct *task, u32 parent, u64 path)
 {
+	struct name_scratch *scratch = this_scratch();
+	const void *name = NULL;
 	struct row_key key = { .session = session_index, .parent = parent };
 	u32 tgid = task->tgid;
 	u32 *known, index;
 
 	if (session->per == PER_THREAD)
-		return alloc_row(session_index, session, task, parent);
-	if (session->per == PER_COMMAND)
+		return alloc_row(session_index, session, task, parent, NULL);
+	if (session->per == PER_COMMAND) {
 		bpf_probe_read_kernel(key.name, sizeof(key.name), &task->comm);
+		if (is_full(key.name) && scratch)
+			name = long_command(task, key.name, path);
+		if (name)
+			((u64 *)key.name)[1] = hash_kernel_text(scratch, name);
+	}
 	if (session->per == PER_PROCESS)
 		__builtin_memcpy(key.name, &tgid, sizeof(tgid));
 	known = bpf_map_lookup_elem(&shared_rows, &key);
 	if (known && row_is_live(*known, &key, session, task))
 		return *known;
-	index = alloc_row(session_index, session, task, parent);
+	index = alloc_row(session_index, session, task, parent, name);
 	if (index)
 		bpf_map_update_elem(&shared_rows, &key, &index, BPF_ANY);
 	return index;
@@ -145,6 +169,21 @@ static __always_inline void leave_row(struct thread_state *thread)
 }
 
 /*
+ * A thread ends: its row gets the name that the thread has given itself, or that the leader of its
+ * process has.
+ */
+static __always_inline void rename_row(struct thread_state *thread, struct task_struct *task)
+{
+	struct session *session = session_at(thread->session);
+	struct row *row = row_at(thread->row);
+
+	if (!session || !row || thread->row == session->base_row)
+		return;
+	if (session->per == PER_THREAD || (session->per == PER_PROCESS && task->pid == task->tgid))
+		bpf_probe_read_kernel(row->comm, COMM_LEN, &task->comm);
+}
+
+/*
  * The row of a thread that no thread of the session has forked. `parent`: the row in which the
  * thread also counts, or 0.
  */
@@ -157,7 +196,7 @@ static __always_inline u32 first_row(u32 session_index, struct session *session,
 		base->parent = parent;
 	if (session->per == PER_ALL)
 		return session->base_row;
-	return row_or_base(shared_row(session_index, session, task, parent), session_index,
+	return row_or_base(shared_row(session_index, session, task, parent, 0), session_index,
 			   session);
 }
 

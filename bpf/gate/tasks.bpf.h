@@ -32,6 +32,7 @@ static __always_inline void task_exited(struct thread_state *thread, struct task
 					u32 slot)
 {
 	call_task_exit(thread, task);
+	rename_row(thread, task);
 	if (has(thread, SERVICE)) {
 		leave_row(thread);
 		/* From now until the kernel frees it, the thread belongs to no session. */
@@ -77,8 +78,8 @@ static __always_inline void apply_session(struct thread_state *thread, u32 sessi
 	};
 
 	/* Services apply to the whole machine, so a thread keeps its service in every session. */
-	at.mask = (session->mask & ~SERVICE) | (thread->mask & SERVICE) |
-		  inherited_mask(session, before);
+	at.mask = (READ_ONCE(session->awaits_begin) ? AWAITS_BEGIN : session->mask & ~SERVICE) |
+		  (thread->mask & SERVICE) | inherited_mask(session, before);
 	call_join(&at);
 	thread->mask = at.mask;
 }
@@ -206,8 +207,8 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 	row = thread->row;
 	if (session->per == PER_THREAD ||
 	    (session->per == PER_PROCESS && child->tgid != parent->tgid))
-		row = row_or_base(alloc_row(index, session, child, parent_row(thread->row)), index,
-				  session);
+		row = row_or_base(alloc_row(index, session, child, parent_row(thread->row), NULL),
+				  index, session);
 	gate_thread(child, index, session, row, thread->until_exec, true, thread, IDENTITY_CURRENT);
 }
 
@@ -227,7 +228,8 @@ static __always_inline void ungate_old_leader(struct thread_state *thread, u32 s
 		ungate_thread(leader, other);
 }
 
-static __always_inline void task_executed(struct task_struct *task, u32 old_pid)
+static __always_inline void task_executed(struct task_struct *task, u32 old_pid,
+					  struct linux_binprm *bprm)
 {
 	struct thread_state *thread;
 	struct session *session;
@@ -258,7 +260,8 @@ static __always_inline void task_executed(struct task_struct *task, u32 old_pid)
 	thread->visible_pid = visible_pid(task, session->pid_level);
 	call_exec(thread);
 	if (session->per == PER_COMMAND) {
-		index = shared_row(thread->session, session, task, parent_row(thread->row));
+		index = shared_row(thread->session, session, task, parent_row(thread->row),
+				   (u64)BPF_CORE_READ(bprm, filename));
 		index = row_or_base(index, thread->session, session);
 		row_add_thread(thread->row, -1);
 		row_add_thread(index, 1);
@@ -266,7 +269,7 @@ static __always_inline void task_executed(struct task_struct *task, u32 old_pid)
 	} else {
 		row = row_at(thread->row);
 		if (row && (thread->row != session->base_row || !row->comm[0]))
-			name_row(row, task, session->pid_level);
+			name_row(row, session, task, NULL);
 	}
 }
 
@@ -328,6 +331,9 @@ static __always_inline void task_attached(struct task_struct *task)
 		return;
 	}
 	is_free = !(thread->mask & ~SERVICE);
+	/* What it counts must not count here before the session begins. It is attached then. */
+	if (!is_free && READ_ONCE(session->awaits_begin))
+		return;
 	/*
 	 * Either the session that had the thread has ended (is_free), or the thread belongs to
 	 * another session. In the second case, its statistics also count there (row.parent).
@@ -335,7 +341,7 @@ static __always_inline void task_attached(struct task_struct *task)
 	if (is_free)
 		row = first_row(index, session, task, 0);
 	else
-		row = shared_row(index, session, task, thread->row);
+		row = shared_row(index, session, task, thread->row, 0);
 	if (!row) {
 		count_loss(index, LOSS_THREADS_FULL);
 		return;
@@ -346,6 +352,7 @@ static __always_inline void task_attached(struct task_struct *task)
 		thread->in_call = 0;
 		thread->lens.is_off_cpu = 0;
 		thread->lens.off_ns = 0;
+		lens_cold_of(thread)->waits_since_ns = 0;
 	}
 	thread->visible_pid = visible_pid(task, session->pid_level);
 	thread->row = row;

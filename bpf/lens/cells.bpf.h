@@ -151,12 +151,26 @@ static __always_inline bool is_error(s64 result)
 	return (u64)result >= (u64)-4095;
 }
 
-static __always_inline void count_error(struct cell *cell, s64 result)
+/*
+ * Whether a tracer has set the number of the call that ends to -1, to skip the call. It sets the
+ * result later, when it is not reported any more.
+ */
+static __always_inline bool is_skipped(struct task_struct *task, struct pt_regs *regs)
 {
+	return (s32)regs->orig_ax == -1 && task->ptrace;
+}
+
+static __always_inline void count_error(struct cell *cell, struct crossing *at)
+{
+	s64 result = at->result;
 	u32 index;
 
 	if (!is_error(result))
 		return;
+	if (unlikely(is_skipped(running_task(at->thread->task), at->regs))) {
+		cell->denied += 1;
+		return;
+	}
 	index = errno_index(result);
 	/* The compiler knows that the bound holds; Linux 6.1's verifier must see the check. */
 	barrier_var(index);

@@ -15,6 +15,7 @@
 #include "lens/sites.bpf.h"
 #include "lens/slow.bpf.h"
 #include "lens/state.bpf.h"
+#include "lens/waits.bpf.h"
 
 /*
  * LENS_SAMPLE: a call is cheap once CHEAP_STREAK in a row stayed on the CPU and took less than
@@ -49,7 +50,8 @@ static __always_inline void lens_sys_enter(struct crossing *at)
 	if (has(thread, LENS_SAMPLE)) {
 		entry = cell_entry(thread->row, at->call);
 		if (entry && (*entry & CELL_CHEAP)) {
-			if (thread->lens.untimed_left) {
+			/* `off_ns`: it has waited for this call. */
+			if (thread->lens.untimed_left && !thread->lens.off_ns) {
 				thread->lens.untimed_left--;
 				thread->lens.entered_ns = 0;
 				return;
@@ -119,40 +121,16 @@ static __always_inline void lens_reconcile_switch(struct thread_state *thread,
 	thread->lens.is_off_cpu = 0;
 }
 
-static __always_inline void lens_sys_exit(struct crossing *at)
+/* Adds the time of a call that ends. `weight`: the number of calls that it stands for. */
+static __always_inline void lens_add_time(struct crossing *at, struct cell *cell, u64 wall,
+					  u32 weight)
 {
 	struct thread_state *thread = at->thread;
 	struct task_struct *task = running_task(thread->task);
-	s64 result = at->result;
-	u64 now = at->now;
-	u32 call = thread->call, weight = 1, *entry = NULL, bucket;
-	u64 faults, wall, runqueue = 0;
-	struct cell *cell = cell_for(thread, call, &entry);
+	u32 bucket = histogram_bucket(wall);
+	u64 runqueue = 0;
 
-	if (!cell) {
-		thread->lens.off_ns = 0;
-		thread->lens.is_off_cpu = 0;
-		return;
-	}
-	cell->count += 1;
-	count_error(cell, result);
-	faults = (u32)task->min_flt - thread->lens.minor_faults;
-	if ((u32)faults)
-		cell->minor_faults += (u32)faults;
-	faults = (u32)task->maj_flt - thread->lens.major_faults;
-	if ((u32)faults)
-		cell->major_faults += (u32)faults;
-	if (!thread->lens.entered_ns) {
-		cell->skipped += 1;
-		return;
-	}
-	wall = now - thread->lens.entered_ns;
-	if (unlikely(thread->lens.off_ns | thread->lens.is_off_cpu))
-		lens_reconcile_switch(thread, task, this_cpu(), now);
-	if (has(thread, LENS_SAMPLE) && entry)
-		weight = lens_update_sampling(thread, cell, entry, wall);
 	cell->wall_ns += wall;
-	bucket = histogram_bucket(wall);
 	if (bucket < HISTOGRAM_BUCKETS)
 		cell->histogram[bucket] += weight;
 	if (wall > cell->max_ns)
@@ -165,15 +143,55 @@ static __always_inline void lens_sys_exit(struct crossing *at)
 			lens_record_site(thread, task->sched_info.run_delay);
 	}
 	if (has(thread, LENS_SLOW))
-		lens_slow_exit(thread, result, now, runqueue);
+		lens_slow_exit(thread, at->result, at->now, runqueue);
 	thread->lens.off_ns = 0;
 }
 
-/* seccomp or a tracer rejected the call, so only sys_exit sees it (v6.18 kernel/entry/common.c). */
+static __always_inline void lens_sys_exit(struct crossing *at)
+{
+	struct thread_state *thread = at->thread;
+	struct task_struct *task = running_task(thread->task);
+	u64 now = at->now;
+	u32 call = thread->call, weight = 1, *entry = NULL;
+	u64 faults, wall;
+	struct cell *cell = cell_for(thread, call, &entry);
+
+	if (!cell) {
+		thread->lens.off_ns = 0;
+		thread->lens.is_off_cpu = 0;
+		return;
+	}
+	cell->count += 1;
+	count_error(cell, at);
+	faults = (u32)task->min_flt - thread->lens.minor_faults;
+	if ((u32)faults)
+		cell->minor_faults += (u32)faults;
+	faults = (u32)task->maj_flt - thread->lens.major_faults;
+	if ((u32)faults)
+		cell->major_faults += (u32)faults;
+	if (!thread->lens.entered_ns) {
+		cell->skipped += 1;
+		return;
+	}
+	if (unlikely(thread->lens.off_ns | thread->lens.is_off_cpu)) {
+		lens_reconcile_switch(thread, task, this_cpu(), now);
+		lens_add_wait(thread);
+	}
+	wall = now - thread->lens.entered_ns;
+	if (has(thread, LENS_SAMPLE) && entry)
+		weight = lens_update_sampling(thread, cell, entry, wall);
+	lens_add_time(at, cell, wall, weight);
+}
+
+/*
+ * seccomp or a tracer rejected the call, so only sys_exit sees it (v6.18 kernel/entry/common.c). It
+ * has a time only if the thread has waited for the decision.
+ */
 static __always_inline void lens_sys_exit_denied(struct crossing *at)
 {
 	struct thread_state *thread = at->thread;
-	u32 call = call_index(running_task(thread->task), at->regs->orig_ax);
+	struct task_struct *task = running_task(thread->task);
+	u32 call = call_index(task, at->regs->orig_ax), effective;
 	u32 *entry = NULL;
 	struct cell *cell = cell_for(thread, call, &entry);
 
@@ -181,7 +199,17 @@ static __always_inline void lens_sys_exit_denied(struct crossing *at)
 		return;
 	cell->count += 1;
 	cell->denied += 1;
-	count_error(cell, at->result);
+	count_error(cell, at);
+	if (!at->has_waited)
+		return;
+	at->now = bpf_ktime_get_ns();
+	lens_reconcile_switch(thread, task, this_cpu(), at->now);
+	lens_add_wait(thread);
+	/* The thread's latest call that has taken effect stays the same. */
+	effective = thread->call;
+	thread->call = call;
+	lens_add_time(at, cell, at->now - thread->lens.entered_ns, 1);
+	thread->call = effective;
 }
 
 /*
@@ -194,6 +222,7 @@ static __always_inline void lens_abandon(struct thread_state *thread)
 	thread->lens.off_ns = 0;
 	thread->lens.is_off_cpu = 0;
 	thread->lens.has_site = 0;
+	lens_cold_of(thread)->waits_since_ns = 0;
 }
 
 static __always_inline void lens_task_exit(struct thread_state *thread, struct task_struct *task)
@@ -202,7 +231,7 @@ static __always_inline void lens_task_exit(struct thread_state *thread, struct t
 	struct cell *cell;
 
 	if (thread->in_call && has(thread, LENS)) {
-		cell = cell_for(thread, thread->call, &entry);
+		cell = cell_for(thread, lens_call_of(thread), &entry);
 		if (cell)
 			cell->unfinished += 1;
 	}
@@ -216,7 +245,7 @@ static __always_inline void lens_switch_out(struct switching *at)
 	struct task_struct *task = at->task;
 	u64 run_delay, now;
 
-	if (!thread->in_call)
+	if (!thread->in_call && !lens_begins_to_wait(at))
 		return;
 	now = switch_ns(at);
 	run_delay = task->sched_info.run_delay;

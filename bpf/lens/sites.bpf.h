@@ -4,6 +4,7 @@
 #define TOLLGATE_LENS_SITES_BPF_H
 
 #include "lens/state.bpf.h"
+#include "lens/waits.bpf.h"
 #include "wire/lens.h"
 
 /*
@@ -40,14 +41,25 @@ static __always_inline struct stack *lens_take_stack(struct task_struct *task)
 	return stack;
 }
 
-/* First frame of a sleeping task's stack that is not the scheduler's. */
+/* do_syscall_64 and the entry code, which are the outermost functions of each call. */
+#define ENTRY_FRAMES 2
+
+/*
+ * First frame of a sleeping task's stack that is not the scheduler's. If all frames of a call are
+ * the scheduler's, as those of a restarted sleep, the outermost one is the site.
+ */
 static __always_inline u64 lens_site_of_stack(struct stack *stack)
 {
+	u64 outermost = SITE_UNKNOWN;
+
 	for (u32 i = 0; i < SITE_FRAMES && i < stack->frames; i++) {
 		u64 address = stack->address[i];
 
 		if (address < config.sched_text_start || address >= config.sched_text_end)
-			return address;
+			return stack->frames - i > ENTRY_FRAMES || outermost == SITE_UNKNOWN ?
+				       address :
+				       outermost;
+		outermost = address;
 	}
 	return SITE_UNKNOWN;
 }
@@ -58,7 +70,11 @@ static __always_inline void lens_record_site(struct thread_state *thread, u64 ru
 	/* `fresh` is not on the stack, because a switch has little stack left. */
 	static const struct site_value fresh;
 	struct lens_cold *cold = lens_cold_of(thread);
-	struct site_key key = { .address = cold->site, .call = thread->call, .row = thread->row };
+	struct site_key key = {
+		.address = cold->site,
+		.call = lens_call_of(thread),
+		.row = thread->row,
+	};
 	struct site_value *value;
 	u64 waited = run_delay - thread->lens_switch.run_delay_last;
 

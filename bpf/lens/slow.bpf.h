@@ -8,6 +8,8 @@
 #include "lib/path.bpf.h"
 #include "wire/lens.h"
 
+#define PAGE_SHIFT 12
+
 /*
  * A sleep of at least 1/LONG_SLEEP_SHARE of the limit may be why a call is slow, so its stack is
  * saved. Seven shorter sleeps do not reach the limit.
@@ -92,6 +94,54 @@ static __always_inline void lens_slow_resolve_args(struct slow_call *slow, struc
 	}
 }
 
+struct mapped_code {
+	u64 address;
+	struct file *file;
+	u64 offset;
+};
+
+static long note_mapping(struct task_struct *task, struct vm_area_struct *mapping,
+			 struct mapped_code *code)
+{
+	code->file = mapping->vm_file;
+	code->offset = code->address - mapping->vm_start + (mapping->vm_pgoff << PAGE_SHIFT);
+	return 0;
+}
+
+struct user_frames {
+	struct slow_call *slow;
+	struct task_struct *task;
+};
+
+static long note_user_frame(u32 frame, struct user_frames *frames)
+{
+	struct slow_call *slow = frames->slow;
+	struct mapped_code code = {};
+	u32 at = frame & (STACK_DEPTH - 1), files = slow->stack_files, i;
+	u64 inode;
+
+	code.address = slow->user_stack[at];
+	slow->user_file[at] = NO_STACK_FILE;
+	slow->user_offset[at] = 0;
+	bpf_find_vma(bpf_get_current_task_btf(), code.address, note_mapping, &code, 0);
+	if (!code.file)
+		return 0;
+	inode = READ_FIELD(struct inode, READ_FIELD(struct file, code.file, f_inode), i_ino);
+	for (i = 0; i < STACK_FILES && i < files; i++) {
+		if (slow->stack_file[i].inode == inode)
+			break;
+	}
+	if (i >= STACK_FILES)
+		return 0;
+	if (i == files) {
+		path_of_file(&slow->stack_file[i], frames->task, code.file);
+		slow->stack_files = files + 1;
+	}
+	slow->user_file[at] = i;
+	slow->user_offset[at] = code.offset;
+	return 0;
+}
+
 static __always_inline void lens_slow_stacks(struct slow_call *slow, struct thread_state *thread)
 {
 	/*
@@ -100,6 +150,7 @@ static __always_inline void lens_slow_stacks(struct slow_call *slow, struct thre
 	 */
 	u64 task = thread->task;
 	struct stack *kernel = bpf_map_lookup_elem(&lens_sleep_stacks, &task);
+	struct user_frames frames = { .slow = slow, .task = bpf_get_current_task_btf() };
 	long bytes;
 
 	slow->kernel_frames = 0;
@@ -110,6 +161,8 @@ static __always_inline void lens_slow_stacks(struct slow_call *slow, struct thre
 	bytes = bpf_get_task_stack(bpf_get_current_task_btf(), slow->user_stack,
 				   sizeof(slow->user_stack), BPF_F_USER_STACK);
 	slow->user_frames = bytes > 0 ? bytes / sizeof(slow->user_stack[0]) : 0;
+	slow->stack_files = 0;
+	bpf_loop(slow->user_frames, note_user_frame, &frames, 0);
 }
 
 /* This is a global function, so that the verifier checks it once, however many paths lead to it. */

@@ -206,6 +206,12 @@ struct mm_struct {
 	unsigned long arg_start, arg_end;
 };
 
+struct vm_area_struct {
+	unsigned long vm_start;
+	unsigned long vm_pgoff;
+	struct file *vm_file;
+};
+
 struct kernfs_node {
 	const char *name;
 };
@@ -310,6 +316,7 @@ struct task_struct {
 	struct thread_info thread_info;
 	void *stack;
 	unsigned int flags;
+	unsigned int ptrace;
 	int pid;
 	int tgid;
 	struct task_struct *group_leader;
@@ -319,6 +326,7 @@ struct task_struct {
 	unsigned long nivcsw;
 	unsigned long min_flt;
 	unsigned long maj_flt;
+	u64 start_time;
 	u64 start_boottime;
 	struct sched_entity se;
 	struct sched_info sched_info;
@@ -331,7 +339,9 @@ struct task_struct {
 	char comm[16];
 };
 
-struct linux_binprm;
+struct linux_binprm {
+	const char *filename;
+};
 
 struct net {
 	struct ns_common ns;

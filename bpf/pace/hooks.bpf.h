@@ -138,7 +138,7 @@ static __always_inline bool pace_waits_in_task(struct thread_state *thread, stru
 	if (!rules->rule[task->rule & (PACE_RULES - 1)].includes_waits)
 		return false;
 	barrier_var(call);
-	if (!thread->in_call || call >= CALL_INDICES)
+	if (thread->in_call < IN_CALL || call >= CALL_INDICES)
 		return true;
 	begins = rules->calls[call].if_positive | rules->calls[call].if_zero |
 		 rules->calls[call].if_timeout;
@@ -152,7 +152,7 @@ static __always_inline bool pace_waits_in_task(struct thread_state *thread, stru
 static __always_inline bool pace_waits_for_disk(struct thread_state *thread,
 						struct task_struct *task)
 {
-	if (thread->in_call && thread->call % CALLS_PER_ABI == CALL_IO_URING_ENTER)
+	if (thread->in_call >= IN_CALL && thread->call % CALLS_PER_ABI == CALL_IO_URING_ENTER)
 		return false;
 	return BPF_CORE_READ_BITFIELD(task, in_iowait);
 }
@@ -257,14 +257,14 @@ static __always_inline void pace_waking(struct thread_state *thread)
 	u32 slot;
 
 	of->woken_ns = bpf_ktime_get_ns();
-	of->woken_in = thread->in_call ? thread->call : CALL_INDICES;
+	of->woken_in = thread->in_call >= IN_CALL ? thread->call : CALL_INDICES;
 	if (task) {
 		pace_ready(of, task);
 		return;
 	}
 	slot = this_cpu()->slot;
 	waker = thread_at(slot);
-	if (!slot || !has(waker, PACE) || !waker->in_call || waker->session != thread->session)
+	if (!slot || !has(waker, PACE) || waker->in_call < IN_CALL || waker->session != thread->session)
 		return;
 	from = pace_of(slot);
 	if (!from->task || pace_is_exempt(thread->slot))

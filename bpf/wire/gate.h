@@ -56,7 +56,12 @@ enum gate_mask {
 	PLUGIN_EXIT = 1 << 11,
 	/* Tasks with deadlines are followed. */
 	PACE = 1 << 12,
+	/* No extension: a watch has attached the thread, and has not begun to count. */
+	AWAITS_BEGIN = 1 << 13,
 };
+
+/* The extensions of a mask. */
+#define EXTENSIONS (AWAITS_BEGIN - 1)
 
 enum per {
 	PER_ALL = 0,
@@ -193,6 +198,9 @@ struct session {
 	__u32 is_disabled;
 	/* Plugins are linked for its tasks only. */
 	__u32 has_own_plugins;
+	/* It attaches tasks, but does not count yet. */
+	__u32 awaits_begin;
+	__u32 unused;
 	/*
 	 * Larger than the number of every session that existed when this one began. If a task
 	 * counts in two sessions with plugins of their own, it has the plugins of the later one.
@@ -220,7 +228,12 @@ struct row {
 	/* As seen in the session's PID namespace. */
 	__u32 pid;
 	__u32 tgid;
-	char comm[COMM_LEN];
+	/* When the process or thread of the row was created, which tells equal numbers apart. */
+	__u64 started_ns;
+	/* When its last thread ended; 0: it has threads. */
+	__u64 ended_ns;
+	/* comm; for PER_COMMAND, the whole name of the program's file if it is known. */
+	char comm[COMMAND_LEN];
 };
 
 /* Identifies a row that tasks of a session share. */
@@ -229,8 +242,8 @@ struct row_key {
 	/* As in struct row. */
 	__u32 parent;
 	/*
-	 * PER_COMMAND: the command's name; PER_PROCESS: the process's global number; PER_ALL:
-	 * empty.
+	 * PER_COMMAND: the command's name, or half of it and a hash if comm cannot have all of it;
+	 * PER_PROCESS: the process's global number; PER_ALL: empty.
 	 */
 	char name[COMM_LEN];
 };

@@ -77,6 +77,10 @@ struct site_value {
 
 #define STACK_DEPTH 32
 #define CALL_STRING_LEN 128
+/* The files whose code is on a user stack: the program, the C library, and two more. */
+#define STACK_FILES 4
+/* The frame's code is in no file, or in one for which there was no room. */
+#define NO_STACK_FILE 0xff
 /* No call has more descriptors or more paths: crates/calls/src/arguments.rs. */
 #define ARG_NAMES 2
 
@@ -112,6 +116,15 @@ struct slow_call {
 	/* The stack of the longest sleep. */
 	__u64 kernel_stack[STACK_DEPTH];
 	__u64 user_stack[STACK_DEPTH];
+	/*
+	 * For each frame of the user stack: the file that is mapped there, and the offset in it.
+	 * The process may have ended when user space reads the record, and with it its mappings.
+	 */
+	__u64 user_offset[STACK_DEPTH];
+	__u8 user_file[STACK_DEPTH];
+	__u32 stack_files;
+	__u32 unused;
+	struct fd_path stack_file[STACK_FILES];
 };
 
 /* A thread's state: what the lens needs at each call. */
@@ -162,8 +175,11 @@ struct lens_cold {
 	__s64 site_budget_ns;
 	/* With `has_long_sleep`: the time of the longest sleep. */
 	__u64 max_sleep_ns;
+	/* When the thread began to wait for a decision on its call, and the call; 0: it did not. */
+	__u64 waits_since_ns;
+	__u32 waits_for_call;
 	/* Pads to a whole cache line. */
-	__u64 unused[2];
+	__u32 unused;
 };
 
 /*

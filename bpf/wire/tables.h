@@ -28,5 +28,7 @@ enum abi {
 #define CPUS 8192
 
 #define COMM_LEN 16
+/* The longest name of a file, with its NUL (include/uapi/linux/limits.h, NAME_MAX). */
+#define COMMAND_LEN 256
 
 #endif

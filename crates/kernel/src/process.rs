@@ -11,8 +11,9 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use crate::error::{ErrorContext, Result};
+use crate::limits::Inherited;
 use crate::signals::{Dispositions, clear_command, set_command};
-use crate::std_fds::{STANDARD_DESCRIPTORS, was_closed};
+use crate::start_state::{STANDARD_DESCRIPTORS, was_closed};
 use crate::wire;
 
 /// The user that the command runs as.
@@ -79,10 +80,12 @@ impl GatedCommand {
         }
         // SAFETY: new descriptors that only this process owns.
         let [reader, writer] = pipe.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+        let inherited = Inherited::take_over();
         // SAFETY: the child makes only async-signal-safe calls until it executes or exits.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()).doing("fork"),
             0 => {
+                inherited.restore();
                 let error = self.become_command(&arguments, &environment);
                 // SAFETY: writes four bytes of a local and exits without running destructors.
                 unsafe {
@@ -301,6 +304,12 @@ pub fn own_sid() -> Option<u32> {
 pub fn process_of_thread(thread: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
+}
+
+/// The name of a thread, if it exists.
+pub fn name(thread: u32) -> Option<String> {
+    let name = fs::read(format!("/proc/{thread}/comm")).ok()?;
+    Some(String::from_utf8_lossy(name.strip_suffix(b"\n").unwrap_or(&name)).into_owned())
 }
 
 /// Whether the process exists; it may be a zombie.

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
+use crate::clock::now_ns;
 use crate::error::{Error, ErrorContext, Result};
 use crate::gate::{Gate, IteratorKind, Iterators, Lock, new_ring};
 use crate::mapped_array::{atomic_field, field};
@@ -26,6 +27,8 @@ pub struct SessionOptions {
     pub slower_ns: u64,
     /// With `GUARD`: how calls are tested, and the response.
     pub guard: wire::guard_parameters,
+    /// Tasks can be attached, but nothing counts before [`Gate::begin`].
+    pub awaits_begin: bool,
 }
 
 /// A session of this process. It lasts until [`Gate::end_session`], or until the process ends.
@@ -117,6 +120,7 @@ impl Gate {
                 owner_pid: std::process::id(),
                 owner_namespace: own_pid_namespace(),
                 number: 1 + latest,
+                awaits_begin: options.awaits_begin.into(),
                 ..Default::default()
             },
         );
@@ -184,6 +188,31 @@ impl Gate {
         Ok(cpus::visit_all())
     }
 
+    /// Begins to count in a session with [`SessionOptions::awaits_begin`]. Tasks that count in
+    /// another session must be attached again.
+    pub fn begin(&self, session: &Session) {
+        atomic_field!(self.sessions, session.index, awaits_begin).store(0, Ordering::SeqCst);
+        self.apply_begun(session.index);
+    }
+
+    /// Gives the threads that were attached before the session has begun their masks. It is to be
+    /// called again after [`cpus::wait_for_all`], for a thread that was being created meanwhile.
+    fn apply_begun(&self, session: u32) {
+        for slot in 1..self.threads.entries() {
+            let thread = self.threads.read(slot);
+            if thread.task == 0 || thread.mask & wire::AWAITS_BEGIN == 0 {
+                continue;
+            }
+            let sessions = self.enclosing_sessions(u32::from(thread.row));
+            if sessions.contains(&session) {
+                let mask = atomic_field!(self.threads, slot, mask);
+                let applies = self.mask_of(&sessions, 0).unwrap_or_default();
+                mask.fetch_or(applies, Ordering::SeqCst);
+                mask.fetch_and(!(wire::AWAITS_BEGIN & !applies), Ordering::SeqCst);
+            }
+        }
+    }
+
     /// From now on, every new process whose parent is not gated belongs to `session`.
     pub fn gate_new_processes(&self, session: &Session) {
         atomic_field!(self.sessions, session.index, is_system_wide).store(1, Ordering::SeqCst);
@@ -231,11 +260,14 @@ impl Gate {
             .map(|(slot, thread)| {
                 // Without a lens, the gate may not note where a call ends.
                 let is_watched = thread.mask & wire::LENS != 0;
-                let is_in_call = is_watched && u32::from(thread.in_call) == wire::IN_CALL;
+                let state = u32::from(thread.in_call);
+                let is_in_call = is_watched && state == wire::IN_CALL;
                 LiveThread {
                     slot,
                     pid: thread.visible_pid,
-                    has_crossed: is_watched && thread.generation != 0,
+                    has_crossed: is_watched
+                        && thread.generation != 0
+                        && state != wire::BEFORE_CALL,
                     call: is_in_call.then_some((u32::from(thread.call), thread.lens.entered_ns)),
                 }
             })
@@ -243,8 +275,8 @@ impl Gate {
     }
 
     /// Detaches all threads of a session. They return to the session from which they were taken
-    /// over, or to none.
-    pub fn detach_tasks(&self, _lock: &Lock, session: u32) {
+    /// over, or to none. Returns the time ([`now_ns`]) from which on nothing counts.
+    pub fn detach_tasks(&self, _lock: &Lock, session: u32) -> u64 {
         self.hand_over_system_wide(session);
         self.extensions.iter().for_each(|extension| extension.release(self, session));
         for slot in 1..self.threads.entries() {
@@ -280,10 +312,12 @@ impl Gate {
                 }
             }
         }
+        let ended_ns = now_ns();
         self.assign_plugins(session);
         cpus::wait_for_all();
         // A thread that was being created meanwhile may have inherited the session's plugins.
         self.assign_plugins(session);
+        ended_ns
     }
 
     /// The sessions that a row's threads count in: the row's own session, then the session from
@@ -303,6 +337,7 @@ impl Gate {
         for index in sessions.iter().filter(|index| **index != without) {
             let session = self.sessions.read(*index);
             let counted = match mask {
+                _ if session.awaits_begin != 0 => wire::AWAITS_BEGIN,
                 None => session.mask,
                 Some(inner) if inner & wire::LENS != 0 => {
                     session.mask & (wire::LENS | wire::LENS_SITES)

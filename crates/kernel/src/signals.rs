@@ -5,11 +5,10 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 
 use crate::error::{ErrorContext, Result};
-use crate::std_fds::sigpipe_was_ignored;
+use crate::start_state::restore_own_signals;
 
 /// The signals that are passed on to the command. They may be sent to Tollgate alone: when a
-/// terminal is closed, for instance, only the session's leader gets a signal. SIGPIPE is not passed
-/// on, but its disposition is restored, because Rust's runtime changes it (see std_fds.rs).
+/// terminal is closed, for instance, only the session's leader gets a signal.
 const HANDLED: [libc::c_int; 7] = [
     libc::SIGINT,
     libc::SIGQUIT,
@@ -17,7 +16,7 @@ const HANDLED: [libc::c_int; 7] = [
     libc::SIGTERM,
     libc::SIGUSR1,
     libc::SIGUSR2,
-    libc::SIGPIPE,
+    libc::SIGALRM,
 ];
 
 /// A terminal sends these to its whole foreground process group, so the command gets them from the
@@ -104,9 +103,6 @@ impl Dispositions {
     /// Begins to handle the signals in this process, except those that it ignores.
     pub fn take_over() -> Self {
         let ignored = HANDLED.map(|signal| {
-            if signal == libc::SIGPIPE {
-                return sigpipe_was_ignored();
-            }
             // SAFETY: an all-zero sigaction is a valid one; the handler is async-signal-safe and of
             // the kind that SA_SIGINFO asks for.
             unsafe {
@@ -133,6 +129,7 @@ impl Dispositions {
             // SAFETY: both are valid dispositions.
             unsafe { libc::signal(signal, disposition) };
         }
+        restore_own_signals();
         for signal in take_pending() {
             // SAFETY: to this process itself.
             unsafe { libc::raise(signal) };

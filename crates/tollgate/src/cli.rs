@@ -33,6 +33,7 @@ Environment:
     version,
     after_help = EXIT_STATUS,
     disable_help_subcommand = true,
+    infer_long_args = true,
     max_term_width = 100
 )]
 pub struct Cli {

@@ -176,6 +176,9 @@ pub trait Extension {
     /// detached. `live` are the threads of the session.
     fn before_detach(&mut self, _live: &[LiveThread]) {}
 
+    /// Sets the time from which on nothing counts. Called for a report.
+    fn stop(&mut self, _ended_ns: u64) {}
+
     /// Saves what must outlast the session. Called at its end.
     fn save(&mut self) -> Result<()> {
         Ok(())

@@ -28,6 +28,7 @@ mod plugin;
 mod process_selection;
 mod process_watch;
 mod report;
+mod result_file;
 mod run;
 mod service;
 mod session_runner;

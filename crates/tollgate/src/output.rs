@@ -1,19 +1,20 @@
 //! Destinations of results: a file, stdout, or (for `run`, whose stdout is the command's) stderr.
 
-use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use kernel::standard_stream::StandardStream;
 use serde::Serialize;
+
+use crate::result_file;
 
 /// The destination of a result. It is tried before the work begins, so that a bad path does not
 /// waste a long run.
 pub enum Output {
     Stdout,
     Stderr,
-    /// A file, which is open already if it existed before.
-    File(Option<File>, PathBuf),
+    File(PathBuf),
 }
 
 impl Output {
@@ -25,24 +26,26 @@ impl Output {
         if is_stdio(path) {
             return Ok(Self::Stdout);
         }
-        let file = open_for_append(path)
+        result_file::check(path)
             .with_context(|| format!("cannot write the result to {}", path.display()))?;
-        Ok(Self::File(file, path.to_owned()))
+        Ok(Self::File(path.to_owned()))
     }
 
-    /// Replaces the content of a file, or appends to a stream.
+    /// Replaces the content of a file, or appends to a stream. If a file cannot be written, the
+    /// text goes to stderr: a long measurement must not be lost because a disk is full.
     pub fn write(&mut self, text: &str) -> Result<()> {
-        self.write_bytes(text.as_bytes())
+        self.write_or_to_stderr(|to| to.write_all(text.as_bytes()))
     }
 
-    /// As [`Self::write`].
+    /// As [`Self::write`], but never to stderr.
     pub fn write_bytes(&mut self, bytes: &[u8]) -> Result<()> {
         self.write_by(|to| to.write_all(bytes))
     }
 
-    /// Writes a document as one line, without a copy of the line in memory.
+    /// Writes a document as one line, without a copy of the line in memory. Otherwise as
+    /// [`Self::write`].
     pub fn write_json(&mut self, document: &impl Serialize) -> Result<()> {
-        self.write_by(|to| {
+        self.write_or_to_stderr(|to| {
             let mut to = BufWriter::new(to);
             serde_json::to_writer(&mut to, document)?;
             writeln!(to)?;
@@ -52,71 +55,52 @@ impl Output {
 
     /// If stdout has no reader any more, as with `| head`, this is not an error and does not change
     /// the exit status.
-    fn write_by(&mut self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
+    fn write_by(&self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
         match self {
-            Self::Stdout => match stdout().and_then(|mut stdout| write(&mut stdout)) {
+            Self::Stdout => match to_stream(StandardStream::STDOUT, write) {
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
                 written => written.context("cannot write the result to stdout"),
             },
-            Self::Stderr => write(&mut io::stderr()).context("cannot write the result to stderr"),
-            Self::File(file, path) => write_to(file.take(), path, write)
+            Self::Stderr => to_stream(StandardStream::STDERR, write)
+                .context("cannot write the result to stderr"),
+            Self::File(path) => result_file::replace(path, write)
                 .with_context(|| format!("cannot write the result to {}", path.display())),
         }
     }
+
+    /// If a file cannot be written, writes to stderr. This is a failure nevertheless.
+    fn write_or_to_stderr(&self, write: impl Fn(&mut dyn Write) -> io::Result<()>) -> Result<()> {
+        let written = self.write_by(&write);
+        if written.is_err() && matches!(self, Self::File(_)) {
+            log_message("the result could not be written to the file; it follows here");
+            let _ = to_stream(StandardStream::STDERR, write);
+        }
+        written
+    }
+}
+
+fn to_stream(
+    mut stream: StandardStream,
+    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
+    if stream.was_closed() {
+        return Err(io::Error::other("it is closed"));
+    }
+    write(&mut stream)
 }
 
 /// Writes a line to stdout; returns whether stdout still has a reader.
 pub fn line(text: &str) -> Result<bool> {
-    match stdout().and_then(|mut stdout| writeln!(stdout, "{text}")) {
+    let line = format!("{text}\n");
+    match to_stream(StandardStream::STDOUT, |stdout| stdout.write_all(line.as_bytes())) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         written => written.map(|()| true).context("cannot write to stdout"),
-    }
-}
-
-fn stdout() -> io::Result<io::Stdout> {
-    if kernel::std_fds::was_closed(libc::STDOUT_FILENO) {
-        Err(io::Error::other("it is closed"))
-    } else {
-        Ok(io::stdout())
     }
 }
 
 /// Whether the path is "-", for stdin or stdout.
 pub fn is_stdio(path: &Path) -> bool {
     path.as_os_str() == "-"
-}
-
-/// Opens the file without changing it: a run that is refused or killed leaves neither an empty file
-/// nor an emptied one.
-fn open_for_append(path: &Path) -> io::Result<Option<File>> {
-    if path.exists() {
-        return OpenOptions::new().write(true).open(path).map(Some);
-    }
-    File::create_new(path)?;
-    fs::remove_file(path)?;
-    Ok(None)
-}
-
-fn write_to(
-    file: Option<File>,
-    path: &Path,
-    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> io::Result<()> {
-    let mut file = match file {
-        Some(file) => file,
-        None => File::create(path)?,
-    };
-    // Devices and pipes have no length.
-    let is_file = file.metadata()?.is_file();
-    if is_file {
-        file.set_len(0)?;
-    }
-    let written = write(&mut file);
-    if written.is_err() && is_file {
-        // Part of a document is worse than none.
-        let _ = file.set_len(0);
-    }
-    written
 }
 
 /// Fails if stdout is not a terminal. The error names `otherwise`, the command that prints the same
@@ -131,7 +115,8 @@ pub fn needs_terminal(command: &str, otherwise: &str) -> Result<()> {
 /// Prints a message on stderr. The standard library appends the error number to the system's
 /// messages; it is removed here because it adds nothing.
 pub fn print_message(message: &str) -> io::Result<()> {
-    writeln!(io::stderr(), "{}", without_numbers(message))
+    let line = without_numbers(message) + "\n";
+    StandardStream::STDERR.clone().write_all(line.as_bytes())
 }
 
 /// Logs a message; if stderr is gone, the message is lost.

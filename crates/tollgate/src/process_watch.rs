@@ -43,7 +43,7 @@ pub fn watch(
     }
     let named = process_selection::by_pid(select)?;
     process_selection::warn_missing_cgroups(select);
-    let mut runner = SessionRunner::start(extensions)?;
+    let mut runner = SessionRunner::start_watch(extensions)?;
     kernel::signals::on_interrupt(&INTERRUPTED)?;
     if select.all {
         runner.gate_new_processes();
@@ -59,6 +59,13 @@ pub fn watch(
             &mut attached,
         )?);
     }
+    runner.begin()?;
+    if runner.is_shared() {
+        // Tasks that count in other sessions could not be attached before.
+        let pids: Vec<_> = attached.iter().copied().collect();
+        missed = missed.max(runner.attach(&pids)?);
+    }
+    let end = watched.duration.map(|duration| Instant::now() + duration);
     if !select.all && !select.is_dynamic() && !runner.has_threads() {
         let is_full =
             runner.losses()?.contains_key(LOSS_REASONS[wire::LOSS_THREADS_FULL as usize].text);
@@ -73,7 +80,6 @@ pub fn watch(
             (which make no calls), or this kernel hides them from BPF"
         );
     }
-    runner.begin()?;
     let time = watched.duration.map_or(String::new(), |time| format!(" for {time:?}"));
     let _ = print_message(&match attached.len() {
         0 => format!(
@@ -81,8 +87,10 @@ pub fn watch(
         ),
         n => format!("tollgate: watching {}{time}; Ctrl-C ends the watch", number_of(n, "process")),
     });
-    run_until_done(watched, &mut runner, &mut attached)?;
     let mut notes = Vec::new();
+    if let Err(error) = run_until_done(watched, end, &mut runner, &mut attached) {
+        notes.push(format!("the watch ended early: {error:#}"));
+    }
     if attached.is_empty() {
         notes.push("no process matched; Tollgate polled twice a second".into());
     }
@@ -100,7 +108,7 @@ pub fn watch(
         notes,
         measures_toll: watched.measures_toll,
     };
-    runner.finish(ending)
+    Ok(runner.finish(ending))
 }
 
 /// Attaches those of the found processes that are not attached yet. Returns how many processors
@@ -124,12 +132,12 @@ fn attach(
 /// Tends the session until the time of `--for` has passed, an interrupt comes, or no task is left.
 fn run_until_done(
     watched: &ProcessWatch<'_>,
+    end: Option<Instant>,
     runner: &mut SessionRunner,
     attached: &mut BTreeSet<u32>,
 ) -> Result<()> {
     let select = watched.select;
     let waits_for_more = select.all || select.is_dynamic();
-    let end = watched.duration.map(|duration| Instant::now() + duration);
     let mut last_refresh = Instant::now();
     while !INTERRUPTED.load(Ordering::Relaxed) {
         let left = end.map_or(TEND_INTERVAL, |end| {

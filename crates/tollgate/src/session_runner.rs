@@ -13,6 +13,7 @@ use kernel::extensions;
 use kernel::gate::{Gate, Lock};
 use kernel::ring::RingReader;
 use kernel::session::{PendingChildren, Session, SessionOptions};
+use kernel::wire;
 use serde_json::Value;
 
 use crate::extension::{
@@ -30,6 +31,9 @@ pub const TEND_INTERVAL: Duration = Duration::from_millis(100);
 const LOCK_NOTICE_AFTER: Duration = Duration::from_secs(2);
 /// How long a process that loaded a newer generation waits at its end for the others to follow.
 const HANDOVER_LIMIT_NS: u64 = 2_000_000_000;
+
+/// The bits of a session with a lens alone.
+const LENS_ONLY: u32 = wire::LENS | wire::LENS_SITES | wire::LENS_SLOW | wire::LENS_SAMPLE;
 
 /// What `run` and `lens` know at the end of a session.
 pub struct SessionEnd {
@@ -58,8 +62,21 @@ pub struct SessionRunner {
 impl SessionRunner {
     /// Starts a session with these extensions, which are called in this order.
     pub fn start(setups: Vec<Box<dyn ExtensionSetup>>) -> Result<Self> {
-        let mut options = SessionOptions::default();
+        Self::start_with(setups, SessionOptions::default())
+    }
+
+    /// As [`Self::start`]. With a lens alone, what is attached before [`Self::begin`] does not
+    /// count before.
+    pub fn start_watch(setups: Vec<Box<dyn ExtensionSetup>>) -> Result<Self> {
+        Self::start_with(setups, SessionOptions { awaits_begin: true, ..Default::default() })
+    }
+
+    fn start_with(
+        setups: Vec<Box<dyn ExtensionSetup>>,
+        mut options: SessionOptions,
+    ) -> Result<Self> {
         setups.iter().for_each(|setup| setup.configure(&mut options));
+        options.awaits_begin &= options.mask & !LENS_ONLY == 0;
         let lock = Lock::take_with_notice(LOCK_NOTICE_AFTER, |path| {
             let _ = print_message(&format!(
                 "tollgate: waiting for another Tollgate process that holds the lock {} (`fuser` \
@@ -157,6 +174,7 @@ impl SessionRunner {
         self.follow_generation()?;
         self.begun = true;
         self.began_ns = now_ns();
+        self.gate.begin(&self.session);
         self.extensions.iter_mut().for_each(|extension| extension.begin(self.began_ns));
         Ok(())
     }
@@ -266,43 +284,60 @@ impl SessionRunner {
     }
 
     /// Detaches the tasks, collects the sections of the report, measures the toll and frees the
-    /// session.
-    pub fn finish(mut self, ending: SessionEnd) -> Result<Report> {
-        let elapsed_ns = now_ns() - self.began_ns;
-        self.tend()?;
-        let live = self.gate.live_threads(self.session.index);
+    /// session. A failure becomes a note of the report, because what was measured must not be lost.
+    pub fn finish(mut self, ending: SessionEnd) -> Report {
+        // A command is measured until its end, and a watch until its tasks are detached.
+        let command_ended_ns = ending.exit.map(|_| now_ns());
         let mut notes = ending.notes;
+        let mut note =
+            |done: Result<()>| notes.extend(done.err().map(|error| format!("{error:#}")));
+        note(self.tend());
+        let live = self.gate.live_threads(self.session.index);
         self.extensions.iter_mut().for_each(|extension| extension.before_detach(&live));
-        if let Err(error) = self.save() {
-            notes.push(format!("{error:#}"));
-        }
-        self.gate.detach_tasks(&Lock::take()?, self.session.index);
+        note(self.save());
+        let detached_ns = self.detach_tasks().unwrap_or_else(|error| {
+            note(Err(error));
+            now_ns()
+        });
+        let ended_ns = command_ended_ns.unwrap_or(detached_ns);
+        self.extensions.iter_mut().for_each(|extension| extension.stop(ended_ns));
         if !live.is_empty() && ending.exit.is_some() {
             let threads = number_of(live.len(), "thread");
             notes.push(format!("{threads} of the command are still running and no longer gated"));
         }
-        let mut sections = Vec::new();
-        self.each(|extension, context| {
-            sections.extend(extension.section(context, &mut notes)?);
+        let (mut sections, mut failures) = (Vec::new(), Vec::new());
+        let collected = self.each(|extension, context| {
+            match extension.section(context, &mut notes) {
+                Ok(section) => sections.extend(section),
+                Err(error) => failures.push(error),
+            }
             Ok(())
-        })?;
-        let losses = self.losses()?;
+        });
+        let losses = self.losses().unwrap_or_else(|error| {
+            failures.push(error);
+            Losses::default()
+        });
         let measure = || session_toll::measure(&mut self.gate, &self.session, &self.options);
         let toll = ending.measures_toll.then(measure).transpose().unwrap_or_else(|error| {
             notes.push(format!("the toll could not be measured: {error:#}"));
             None
         });
-        self.end()?;
+        failures.extend([collected, self.end()].into_iter().filter_map(Result::err));
+        notes.extend(failures.iter().map(|error| format!("{error:#}")));
         let header = Header {
             command: ending.command,
             exit: ending.exit,
-            elapsed_ns,
+            elapsed_ns: ended_ns - self.began_ns,
             user_ns: ending.user_ns,
             system_ns: ending.system_ns,
         };
         let mut report = Report { header, sections, toll: toll.unwrap_or_default(), losses, notes };
         report.toll.calls = report.calls_seen();
-        Ok(report)
+        report
+    }
+
+    fn detach_tasks(&self) -> Result<u64> {
+        Ok(self.gate.detach_tasks(&Lock::take()?, self.session.index))
     }
 
     pub fn losses(&self) -> Result<Losses> {

@@ -2,4 +2,5 @@
 
 mod exit_status;
 mod host;
+mod left_behind;
 mod refusals;

@@ -3,8 +3,8 @@
 use crate::arguments::Arguments;
 use crate::failure::Outcome;
 use crate::{
-    abi, blocking, calls, children, command_server, consumer, datagrams, load, opener, outcomes,
-    plugin_calls, reading, relay, routine, seccomp, side_effects, signal_forker, signals,
+    abi, blocking, calls, children, command_server, consumer, datagrams, inherited, load, opener,
+    outcomes, plugin_calls, reading, relay, routine, seccomp, side_effects, signal_forker, signals,
     slowed_tasks, tasks, tenants, waits,
 };
 
@@ -180,6 +180,8 @@ pub const WORKLOADS: &[Workload] = &[
         "On each processor, lets two threads wake each other in turn for MS ms."),
     workload("load-module", "FILE", slowed_tasks::load_module,
         "Loads a kernel module."),
+    workload("inherited", "", inherited::inherited,
+        "Prints which signals it ignores, its limits, and whether it has a timer."),
     workload("exit", "N", outcomes::exit,
         "Exits with status N."),
     workload("kill-self", "SIG", signals::kill_self,

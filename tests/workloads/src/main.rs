@@ -22,6 +22,7 @@ mod cpu_time;
 mod datagrams;
 mod endpoint;
 mod failure;
+mod inherited;
 mod load;
 mod memory;
 mod opener;

@@ -133,7 +133,10 @@ pub struct RowName {
     pub tgid: u32,
     /// The thread, numbered likewise.
     pub pid: u32,
-    /// The thread's name (comm).
+    /// When the process or thread began, which tells apart those that had the same number. 0 for a
+    /// command.
+    pub started_ns: u64,
+    /// The thread's name (comm). For a command, the name of its program's file.
     pub command: String,
 }
 
@@ -153,11 +156,14 @@ pub struct RowStats {
     pub calls: BTreeMap<u32, CallStats>,
     /// By call index and kernel address.
     pub sites: BTreeMap<(u32, u64), SiteStats>,
+    /// When its last thread ended; `u64::MAX`: it has threads.
+    pub ended_ns: u64,
 }
 
 impl RowStats {
-    /// Adds another row's statistics, call by call.
+    /// Adds another row's statistics, call by call. Of two ends, the later one remains.
     pub fn add(&mut self, other: &Self) {
+        self.ended_ns = self.ended_ns.max(other.ended_ns);
         for (call, stats) in &other.calls {
             self.calls.entry(*call).or_default().add(stats);
         }

@@ -28,7 +28,8 @@ fn cell_from(bytes: &[u8]) -> wire::cell {
 }
 
 fn row_name(row: &wire::row) -> RowName {
-    RowName { tgid: row.tgid, pid: row.pid, command: wire::text(&row.comm) }
+    let started_ns = row.started_ns;
+    RowName { tgid: row.tgid, pid: row.pid, started_ns, command: wire::text(&row.comm) }
 }
 
 impl Collector {
@@ -51,7 +52,8 @@ impl Collector {
         for row in rows {
             self.read_row(gate, *row)?;
             let name = row_name(&gate.rows.read(*row));
-            if let Some(stats) = self.open.remove(row) {
+            if let Some(mut stats) = self.open.remove(row) {
+                stats.ended_ns = gate.rows.read(*row).ended_ns;
                 self.finished.entry(name).or_default().add(&stats);
             }
             for (_, cell) in gate.cells_of(*row) {
@@ -73,8 +75,10 @@ impl Collector {
         let rows = session_rows(gate, session);
         let mut all = self.finished.clone();
         self.read_sites(gate, &rows)?;
-        for (row, stats) in &self.open {
-            all.entry(row_name(&gate.rows.read(*row))).or_default().add(stats);
+        for (row, stats) in &mut self.open {
+            let row = gate.rows.read(*row);
+            stats.ended_ns = if row.threads > 0 { u64::MAX } else { row.ended_ns };
+            all.entry(row_name(&row)).or_default().add(stats);
         }
         Ok(all)
     }

@@ -44,7 +44,8 @@ pub fn start(
 }
 
 /// Tends the session until the command has ended, and prints the report. Returns the exit status of
-/// the command, or that of its refusal ([`start`]).
+/// the command, or that of its refusal ([`start`]). Once the command runs, a failure becomes a note
+/// of the report: neither what was measured nor the exit status is lost.
 pub fn finish(
     mut runner: SessionRunner,
     started: Result<Child, ExitCode>,
@@ -60,8 +61,11 @@ pub fn finish(
             return Ok(refused);
         }
     };
+    let mut notes = Vec::new();
     while !child.ended_within(runner.deadline(), runner.descriptor()) {
-        runner.tend()?;
+        if let Err(error) = runner.tend() {
+            note_once(&mut notes, &error);
+        }
     }
     let (status, usage) = child.reap()?;
     let exit = exit_status::of_command(status);
@@ -70,15 +74,22 @@ pub fn finish(
         exit: Some(exit),
         user_ns: Some(usage.user_ns),
         system_ns: Some(usage.system_ns),
-        notes: Vec::new(),
+        notes,
         measures_toll,
     };
-    let report = runner.finish(ending)?;
     // The command's status matters more than a report that has no reader any more.
-    if let Err(error) = print(&report, options, output) {
+    if let Err(error) = print(&runner.finish(ending), options, output) {
         let _ = print_message(&format!("tollgate: {error:#}"));
     }
     Ok(ExitCode::from(exit as u8))
+}
+
+/// The failure of a periodic action is repeated until the end, but noted once.
+fn note_once(notes: &mut Vec<String>, error: &anyhow::Error) {
+    let note = format!("{error:#}");
+    if !notes.contains(&note) {
+        notes.push(note);
+    }
 }
 
 /// The command as the kernel crate starts it.

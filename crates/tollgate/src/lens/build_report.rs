@@ -1,6 +1,7 @@
 //! Builds the lens' section of a report from the gate's call statistics.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use kernel::lens::call_stats::{CallStats, RowName, RowStats, SiteStats, errno_of_index};
 use kernel::symbols::KernelSymbols;
@@ -8,55 +9,95 @@ use kernel::wire;
 use stats::histogram;
 use stats::interval::normal_mean_interval;
 
-use super::report::{BlockedIn, Call, InProgress, LensReport, RowReport, SlowCall, WallInterval};
+use super::report::{BlockedIn, Call, LensReport, RowReport, WallInterval};
 use crate::call_name::call_name;
 
 /// The confidence of the intervals of sampled times.
 const CONFIDENCE: f64 = 0.95;
 
-/// The lens' section of a report, from the call statistics of rows. `per` is one of `wire::per`.
+/// What the rows of a report are.
+pub struct Rows<'a> {
+    /// One of `wire::per`.
+    pub per: u32,
+    /// The time in which calls counted.
+    pub counted: Range<u64>,
+    /// The names of threads that have not ended. A thread can change its name, so the gate knows
+    /// only that of a thread that has ended.
+    pub names: &'a BTreeMap<u32, String>,
+}
+
+/// The lens' section of a report, from the call statistics of rows, without single calls.
 pub fn lens_report(
     stats: &BTreeMap<RowName, RowStats>,
-    per: u32,
-    slow: Vec<SlowCall>,
-    in_progress: Vec<InProgress>,
+    rows: &Rows<'_>,
     symbols: &KernelSymbols,
 ) -> LensReport {
     let mut total = RowStats::default();
     for row in stats.values() {
         total.add(row);
     }
-    let groups = if per == wire::PER_ALL { Vec::new() } else { rows(stats, per, symbols) };
-    LensReport { calls: calls_by_wall_time(&total, symbols), groups, slow, in_progress }
+    let groups = if rows.per == wire::PER_ALL { Vec::new() } else { rows.reports(stats, symbols) };
+    LensReport { calls: calls_by_wall_time(&total, symbols), groups, ..LensReport::default() }
 }
 
-/// The rows of the report. With `PER_COMMAND`, tasks with the same command are one row.
-fn rows(stats: &BTreeMap<RowName, RowStats>, per: u32, symbols: &KernelSymbols) -> Vec<RowReport> {
-    let mut merged: BTreeMap<RowName, RowStats> = BTreeMap::new();
-    for (name, row) in stats {
-        let mut name = name.clone();
-        match per {
-            wire::PER_COMMAND => (name.pid, name.tgid) = (0, 0),
-            // Rows have the name of the first thread that was seen.
-            wire::PER_PROCESS => name.pid = name.tgid,
-            _ => {}
+impl Rows<'_> {
+    /// The rows of the report, those with the most wall time first.
+    fn reports(
+        &self,
+        stats: &BTreeMap<RowName, RowStats>,
+        symbols: &KernelSymbols,
+    ) -> Vec<RowReport> {
+        let mut merged: BTreeMap<RowName, (String, RowStats)> = BTreeMap::new();
+        for (name, row) in stats {
+            let (command, sum) = merged.entry(self.identity(name)).or_default();
+            // A program may have changed its name: the last one counts.
+            if command.is_empty() || row.ended_ns >= sum.ended_ns {
+                command.clone_from(&name.command);
+            }
+            sum.add(row);
         }
-        merged.entry(name).or_default().add(row);
+        let mut rows: Vec<_> = merged
+            .iter()
+            .map(|(name, (command, row))| self.report(name, command, row, symbols))
+            .filter(|row| !row.calls.is_empty())
+            .collect();
+        let wall = |row: &RowReport| row.calls.iter().map(|call| call.wall_ns).sum::<u64>();
+        rows.sort_by_key(|row| std::cmp::Reverse(wall(row)));
+        rows
     }
-    let mut rows: Vec<_> = merged
-        .iter()
-        .map(|(name, row)| RowReport {
+
+    /// What rows of one process, thread or command have in common.
+    fn identity(&self, name: &RowName) -> RowName {
+        let mut name = name.clone();
+        match self.per {
+            wire::PER_COMMAND => (name.pid, name.tgid, name.started_ns) = (0, 0, 0),
+            // The number is that of the thread that was seen first.
+            wire::PER_PROCESS => (name.pid, name.command) = (name.tgid, String::new()),
+            _ => name.command = String::new(),
+        }
+        name
+    }
+
+    fn report(
+        &self,
+        name: &RowName,
+        command: &str,
+        row: &RowStats,
+        symbols: &KernelSymbols,
+    ) -> RowReport {
+        let has_ended = row.ended_ns < self.counted.end;
+        let command = self.names.get(&name.pid).filter(|_| !has_ended).map_or(command, |now| now);
+        let began_ns = name.started_ns.clamp(self.counted.start, self.counted.end);
+        let ended_ns = row.ended_ns.clamp(began_ns, self.counted.end);
+        RowReport {
             pid: name.tgid,
-            tid: (per == wire::PER_THREAD).then_some(name.pid),
+            tid: (self.per == wire::PER_THREAD).then_some(name.pid),
             // The session's common row has no task.
-            command: if name.command.is_empty() { "(common)".into() } else { name.command.clone() },
+            command: if command.is_empty() { "(common)".into() } else { command.into() },
+            elapsed_ns: ended_ns - began_ns,
             calls: calls_by_wall_time(row, symbols),
-        })
-        .filter(|row| !row.calls.is_empty())
-        .collect();
-    let wall = |row: &RowReport| row.calls.iter().map(|call| call.wall_ns).sum::<u64>();
-    rows.sort_by_key(|row| std::cmp::Reverse(wall(row)));
-    rows
+        }
+    }
 }
 
 /// All calls of a row, those with the most wall time first.

@@ -9,6 +9,7 @@ mod report;
 mod report_text;
 mod session;
 mod slow_calls;
+mod user_symbols;
 
 use std::process::ExitCode;
 

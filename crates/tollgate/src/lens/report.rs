@@ -93,6 +93,10 @@ pub struct RowReport {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tid: Option<u32>,
     pub command: String,
+    /// How long its calls counted: from its beginning or that of the watch, whichever is later, to
+    /// its end or that of the watch.
+    #[serde(default)]
+    pub elapsed_ns: u64,
     pub calls: Vec<Call>,
 }
 

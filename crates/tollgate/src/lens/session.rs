@@ -1,6 +1,7 @@
 //! The lens as an extension of a session.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use anyhow::Result;
 use kernel::clock::now_ns;
@@ -12,8 +13,8 @@ use kernel::session::{LiveThread, SessionOptions};
 use kernel::symbols::KernelSymbols;
 use kernel::wire;
 
-use super::build_report::lens_report;
-use super::report::InProgress;
+use super::build_report::{Rows, lens_report};
+use super::report::{InProgress, LensReport};
 use super::slow_calls::SlowCalls;
 use crate::call_name::call_name;
 use crate::extension::{Extension, ExtensionSetup, SessionContext};
@@ -54,6 +55,8 @@ impl ExtensionSetup for LensSetup {
             collector: Collector::default(),
             slow: SlowCalls::new(now),
             in_progress: Vec::new(),
+            counted: now..now,
+            names: BTreeMap::new(),
             read_ns: now,
         }))
     }
@@ -65,6 +68,10 @@ struct LensInSession {
     collector: Collector,
     slow: SlowCalls,
     in_progress: Vec<InProgress>,
+    /// The time in which calls count.
+    counted: Range<u64>,
+    /// The names of threads that have not ended.
+    names: BTreeMap<u32, String>,
     /// When the counters were last read.
     read_ns: u64,
 }
@@ -83,6 +90,7 @@ impl LensInSession {
 
 impl Extension for LensInSession {
     fn begin(&mut self, began_ns: u64) {
+        self.counted.start = began_ns;
         self.slow = SlowCalls::new(began_ns);
     }
 
@@ -111,6 +119,14 @@ impl Extension for LensInSession {
     fn before_detach(&mut self, live: &[LiveThread]) {
         let now = now_ns();
         self.in_progress = live.iter().filter_map(|thread| in_progress(thread, now)).collect();
+        if matches!(self.per, wire::PER_PROCESS | wire::PER_THREAD) {
+            let name = |thread: &LiveThread| Some((thread.pid, process::name(thread.pid)?));
+            self.names = live.iter().filter_map(name).collect();
+        }
+    }
+
+    fn stop(&mut self, ended_ns: u64) {
+        self.counted.end = ended_ns;
     }
 
     fn section(
@@ -134,8 +150,10 @@ impl Extension for LensInSession {
                 slow.len()
             ));
         }
+        let rows = Rows { per: self.per, counted: self.counted.clone(), names: &self.names };
+        let report = lens_report(&stats, &rows, symbols);
         let in_progress = std::mem::take(&mut self.in_progress);
-        Ok(Some(Box::new(lens_report(&stats, self.per, slow, in_progress, symbols))))
+        Ok(Some(Box::new(LensReport { slow, in_progress, ..report })))
     }
 }
 

@@ -1,13 +1,11 @@
 //! `--slower-than`: the slowest calls, each with its arguments and the stack of its longest sleep.
 
-use blazesym::Pid;
-use blazesym::symbolize::source::{Process, Source};
-use blazesym::symbolize::{Input, Symbolized, Symbolizer};
 use calls::ArgumentKind;
 use kernel::symbols::KernelSymbols;
 use kernel::wire;
 
 use super::report::SlowCall;
+use super::user_symbols::UserSymbols;
 use crate::call_name::call_name;
 use crate::kernel_text;
 
@@ -17,7 +15,7 @@ const MAX_SLOW_CALLS: usize = 100;
 /// The slowest calls so far, slowest first.
 pub struct SlowCalls {
     began_ns: u64,
-    symbolizer: Symbolizer,
+    symbols: UserSymbols,
     calls: Vec<SlowCall>,
     /// The number of all slow calls.
     seen: u64,
@@ -26,10 +24,10 @@ pub struct SlowCalls {
 impl SlowCalls {
     /// No calls yet. Times in the report count from `began_ns`.
     pub fn new(began_ns: u64) -> Self {
-        Self { began_ns, symbolizer: Symbolizer::new(), calls: Vec::new(), seen: 0 }
+        Self { began_ns, symbols: UserSymbols::default(), calls: Vec::new(), seen: 0 }
     }
 
-    /// Adds a record. Addresses are resolved at once, because the process may end.
+    /// Adds a record. Addresses are resolved at once, while the process lives, if it does.
     pub fn add_record(&mut self, record: &wire::slow_call) {
         self.seen += 1;
         let index = self.calls.partition_point(|call| call.wall_ns >= record.wall_ns);
@@ -70,8 +68,7 @@ impl SlowCalls {
             blocked_ns: record.blocked_ns,
             runqueue_ns: record.runqueue_ns,
             kernel_stack: Self::kernel_stack(frames(&record.kernel_stack, record.kernel_frames)),
-            user_stack: self
-                .user_stack(record.tgid, frames(&record.user_stack, record.user_frames)),
+            user_stack: self.symbols.stack(record),
         }
     }
 
@@ -82,24 +79,6 @@ impl SlowCalls {
             function.map_or_else(|| format!("{address:#x}"), str::to_owned)
         };
         addresses.iter().map(name).collect()
-    }
-
-    fn user_stack(&self, pid: u32, addresses: &[u64]) -> Vec<String> {
-        let plain = |address: &u64| format!("{address:#x}");
-        let mut process = Process::new(Pid::from(pid));
-        // A process's own perf map may contain anything; only files that the kernel lists as mapped
-        // are read.
-        process.perf_map = false;
-        let Ok(symbols) =
-            self.symbolizer.symbolize(&Source::Process(process), Input::AbsAddr(addresses))
-        else {
-            return addresses.iter().map(plain).collect();
-        };
-        let name = |(symbol, address): (&Symbolized, &u64)| match symbol.as_sym() {
-            Some(symbol) => symbol.name.clone().into_owned(),
-            None => plain(address),
-        };
-        symbols.iter().zip(addresses).map(name).collect()
     }
 }
 

@@ -1,0 +1,82 @@
+//! Complete writes to stdout and stderr. A command shares these with Tollgate, and may leave them
+//! non-blocking; a program on an event loop often does.
+
+use std::io::{self, ErrorKind, Write};
+
+use crate::start_state::was_closed;
+
+/// stdout or stderr, without a buffer. If a program has left the terminal in raw mode, lines begin
+/// at the left nevertheless.
+#[derive(Debug, Clone, Copy)]
+pub struct StandardStream(libc::c_int);
+
+impl StandardStream {
+    /// This process's stdout.
+    pub const STDOUT: Self = Self(libc::STDOUT_FILENO);
+    /// This process's stderr.
+    pub const STDERR: Self = Self(libc::STDERR_FILENO);
+
+    /// Whether the process was started without it. A write would go to /dev/null then.
+    pub fn was_closed(self) -> bool {
+        was_closed(self.0)
+    }
+
+    /// Whether it is a terminal that does not begin a new line at the left (termios(3)).
+    fn is_raw_terminal(self) -> bool {
+        // SAFETY: all-zero settings are a valid destination.
+        unsafe {
+            let mut settings: libc::termios = std::mem::zeroed();
+            let converts = libc::OPOST | libc::ONLCR;
+            libc::tcgetattr(self.0, &mut settings) == 0 && settings.c_oflag & converts != converts
+        }
+    }
+
+    /// Writes at least one byte of them, and returns how many.
+    fn write_some(self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            // SAFETY: as many bytes as given.
+            let written = unsafe { libc::write(self.0, bytes.as_ptr().cast(), bytes.len()) };
+            if let Ok(written) = written.try_into() {
+                return Ok(written);
+            }
+            let error = io::Error::last_os_error();
+            if error.kind() != ErrorKind::WouldBlock {
+                return Err(error);
+            }
+            self.wait();
+        }
+    }
+
+    /// Waits until it accepts more, or until its other end is closed.
+    fn wait(self) {
+        let mut poll = libc::pollfd { fd: self.0, events: libc::POLLOUT, revents: 0 };
+        // SAFETY: one entry, as given.
+        unsafe { libc::poll(&raw mut poll, 1, -1) };
+    }
+}
+
+impl Write for StandardStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if !self.is_raw_terminal() {
+            return self.write_some(bytes);
+        }
+        let lines: Vec<u8> = bytes.iter().flat_map(|byte| with_return(byte)).copied().collect();
+        let mut left = lines.as_slice();
+        while !left.is_empty() {
+            left = &left[self.write_some(left)?..];
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A byte as a terminal in raw mode needs it.
+fn with_return(byte: &u8) -> &[u8] {
+    match byte {
+        b'\n' => b"\r\n",
+        _ => std::slice::from_ref(byte),
+    }
+}

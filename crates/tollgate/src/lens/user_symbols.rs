@@ -1,0 +1,82 @@
+//! The functions on the user stack of a slow call.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+
+use blazesym::Pid;
+use blazesym::symbolize::source::{Elf, Process, Source};
+use blazesym::symbolize::{Input, Symbolizer};
+use kernel::wire;
+
+use crate::kernel_text;
+
+#[derive(Default)]
+pub struct UserSymbols {
+    symbolizer: Symbolizer,
+}
+
+impl UserSymbols {
+    /// The user stack of a record, the innermost frame first. A frame without a symbol is shown by
+    /// its file and the offset in it, which do not change from run to run, or by its address.
+    pub fn stack(&self, record: &wire::slow_call) -> Vec<String> {
+        let count = (record.user_frames as usize).min(record.user_stack.len());
+        let mut names = vec![None; count];
+        for (index, file) in record.stack_file.iter().take(record.stack_files as usize).enumerate()
+        {
+            let is_there = |frame: &usize| usize::from(record.user_file[*frame]) == index;
+            let frames: Vec<_> = (0..count).filter(is_there).collect();
+            let offsets: Vec<_> = frames.iter().map(|frame| record.user_offset[*frame]).collect();
+            for (frame, name) in frames.into_iter().zip(self.in_file(file, &offsets)) {
+                names[frame] = name;
+            }
+        }
+        if names.iter().any(Option::is_none) {
+            let found = self.in_process(record.tgid, &record.user_stack[..count]);
+            for (name, found) in names.iter_mut().zip(found) {
+                *name = name.take().or(found);
+            }
+        }
+        let plain = |frame: usize| plain(record, frame);
+        names.into_iter().enumerate().map(|(at, name)| name.unwrap_or_else(|| plain(at))).collect()
+    }
+
+    /// The functions at offsets of a file. The process may have ended, so the file is found by its
+    /// path; it must still be the same.
+    fn in_file(&self, file: &wire::fd_path, offsets: &[u64]) -> Vec<Option<String>> {
+        let path = kernel_text::path(file);
+        if !fs::metadata(&path).is_ok_and(|found| found.ino() == file.inode) {
+            return vec![None; offsets.len()];
+        }
+        self.names(&Source::Elf(Elf::new(path)), Input::FileOffset(offsets))
+    }
+
+    /// The functions at addresses of a process that lives.
+    fn in_process(&self, pid: u32, addresses: &[u64]) -> Vec<Option<String>> {
+        let mut process = Process::new(Pid::from(pid));
+        // A process's own perf map may contain anything; only files that the kernel lists as mapped
+        // are read.
+        process.perf_map = false;
+        self.names(&Source::Process(process), Input::AbsAddr(addresses))
+    }
+
+    fn names(&self, source: &Source<'_>, input: Input<&[u64]>) -> Vec<Option<String>> {
+        let Ok(symbols) = self.symbolizer.symbolize(source, input) else {
+            return vec![None; input.into_inner().len()];
+        };
+        let name = |symbol: &blazesym::symbolize::Symbolized<'_>| {
+            symbol.as_sym().map(|symbol| symbol.name.clone().into_owned())
+        };
+        symbols.iter().map(name).collect()
+    }
+}
+
+fn plain(record: &wire::slow_call, frame: usize) -> String {
+    match record.stack_file.get(usize::from(record.user_file[frame])) {
+        Some(file) => {
+            let path = kernel_text::path(file);
+            let name = path.rsplit('/').next().unwrap_or_default();
+            format!("{name}+{:#x}", record.user_offset[frame])
+        }
+        None => format!("{:#x}", record.user_stack[frame]),
+    }
+}
