@@ -164,7 +164,7 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 	struct pending_child *pending_child = pending_child_of(parent);
 	struct thread_state *thread;
 	struct session *session;
-	u32 slot, index, row, mask;
+	u32 slot, index, row, mask, level;
 
 	slot = slot_of(parent);
 	thread = slot ? thread_at(slot) : NULL;
@@ -195,9 +195,15 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 		if (likely(!index))
 			return;
 		session = session_at(index);
-		if (session)
-			gate_thread(child, index, session, first_row(index, session, child, 0), 0,
-				    true, thread, IDENTITY_CURRENT);
+		if (!session)
+			return;
+		/* In a container, a session has only the processes that the container has. */
+		level = level_of_namespace(child, session->owner_namespace);
+		if (level == MAX_PID_LEVEL)
+			return;
+		session->pid_level = level;
+		gate_thread(child, index, session, first_row(index, session, child, 0), 0, true,
+			    thread, IDENTITY_CURRENT);
 		return;
 	}
 	index = thread->session;

@@ -172,21 +172,44 @@ static __always_inline void remove_slot(u32 pid, u64 address, u32 slot)
 	bpf_map_delete_elem(&by_task, &address);
 }
 
-/* A process number, as the PID namespace at depth `level` sees it. */
-static __always_inline u32 visible_pid(struct task_struct *task, u32 level)
+/* A task's number at depth `level` of the PID namespaces. Returns false if it has none there. */
+static __always_inline bool number_at(struct task_struct *task, u32 level, struct upid *upid)
 {
 	struct pid *pid = BPF_CORE_READ(task, thread_pid);
-	struct upid upid = {};
 
 	if (!pid || level > BPF_CORE_READ(pid, level))
-		return 0;
+		return false;
 	/*
 	 * The array has one entry for each level. CO-RE relocates its start; the stride is the size
 	 * of the kernel's structure.
 	 */
-	bpf_probe_read_kernel(&upid, sizeof(upid),
+	bpf_probe_read_kernel(upid, sizeof(*upid),
 			      (void *)&pid->numbers + level * bpf_core_type_size(struct upid));
-	return upid.nr;
+	return true;
+}
+
+/* A process number, as the PID namespace at depth `level` sees it. */
+static __always_inline u32 visible_pid(struct task_struct *task, u32 level)
+{
+	struct upid upid = {};
+
+	return number_at(task, level, &upid) ? upid.nr : 0;
+}
+
+/* include/linux/pid_namespace.h, MAX_PID_NS_LEVEL */
+#define MAX_PID_LEVEL 32
+
+/* The depth of a PID namespace in which a task has a number; MAX_PID_LEVEL: it has none there. */
+static __always_inline u32 level_of_namespace(struct task_struct *task, u32 namespace_inum)
+{
+	struct upid upid = {};
+	u32 level;
+
+	for (level = 0; level < MAX_PID_LEVEL && number_at(task, level, &upid); level++) {
+		if (BPF_CORE_READ(upid.ns, ns.inum) == namespace_inum)
+			return level;
+	}
+	return MAX_PID_LEVEL;
 }
 
 #endif

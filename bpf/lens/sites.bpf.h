@@ -26,6 +26,22 @@ struct stack {
 
 PERCPU_MAP(lens_stack_scratch, 1, struct stack);
 
+/* do_syscall_64 and the entry code, which are the outermost functions of each call. */
+#define ENTRY_FRAMES 2
+
+/*
+ * The kernel leaves the innermost functions of the scheduler out of the stack of a sleeping task
+ * (v6.18 kernel/stacktrace.c), and a sleep that continues after a signal has no others. The
+ * function that continues it stands for them (restart_syscall(2)).
+ */
+static __always_inline void lens_add_restarted(struct stack *stack, struct task_struct *task)
+{
+	stack->address[2] = stack->address[1];
+	stack->address[1] = stack->address[0];
+	stack->address[0] = (u64)BPF_CORE_READ(task, restart_block.fn);
+	stack->frames++;
+}
+
 static __always_inline struct stack *lens_take_stack(struct task_struct *task)
 {
 	u32 zero = 0;
@@ -38,28 +54,22 @@ static __always_inline struct stack *lens_take_stack(struct task_struct *task)
 	if (bytes <= 0)
 		return NULL;
 	stack->frames = bytes / sizeof(stack->address[0]);
+	if (stack->frames <= ENTRY_FRAMES)
+		lens_add_restarted(stack, task);
 	return stack;
 }
 
-/* do_syscall_64 and the entry code, which are the outermost functions of each call. */
-#define ENTRY_FRAMES 2
-
-/*
- * First frame of a sleeping task's stack that is not the scheduler's. If all frames of a call are
- * the scheduler's, as those of a restarted sleep, the outermost one is the site.
- */
+/* First frame of a sleeping task's stack that is not the scheduler's. */
 static __always_inline u64 lens_site_of_stack(struct stack *stack)
 {
-	u64 outermost = SITE_UNKNOWN;
-
+	/* All functions of a sleep that continues are the scheduler's. */
+	if (stack->frames <= ENTRY_FRAMES + 1)
+		return stack->address[0];
 	for (u32 i = 0; i < SITE_FRAMES && i < stack->frames; i++) {
 		u64 address = stack->address[i];
 
 		if (address < config.sched_text_start || address >= config.sched_text_end)
-			return stack->frames - i > ENTRY_FRAMES || outermost == SITE_UNKNOWN ?
-				       address :
-				       outermost;
-		outermost = address;
+			return address;
 	}
 	return SITE_UNKNOWN;
 }

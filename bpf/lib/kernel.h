@@ -309,6 +309,10 @@ struct cred {
 
 struct io_uring_task;
 
+struct restart_block {
+	long (*fn)(struct restart_block *);
+};
+
 struct task_struct {
 	unsigned int __state;
 	unsigned in_iowait : 1;
@@ -322,6 +326,7 @@ struct task_struct {
 	struct task_struct *group_leader;
 	struct pid *thread_pid;
 	struct signal_struct *signal;
+	struct restart_block restart_block;
 	unsigned long nvcsw;
 	unsigned long nivcsw;
 	unsigned long min_flt;

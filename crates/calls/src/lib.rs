@@ -12,9 +12,11 @@ mod arguments;
 mod errno;
 mod name;
 mod parameters;
+mod waits;
 
 pub use abi::Abi;
 pub use arguments::{AT_FDCWD, ArgumentKind, argument_count, arguments, fd_mask, path_mask};
 pub use errno::{display_errno, errno_name};
 pub use name::{LIMIT, all, display_name, name, never_returns, number};
 pub use parameters::{CallParameter, parameters};
+pub use waits::is_wait;

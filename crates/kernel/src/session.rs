@@ -265,9 +265,7 @@ impl Gate {
                 LiveThread {
                     slot,
                     pid: thread.visible_pid,
-                    has_crossed: is_watched
-                        && thread.generation != 0
-                        && state != wire::BEFORE_CALL,
+                    has_crossed: is_watched && thread.generation != 0 && state != wire::BEFORE_CALL,
                     call: is_in_call.then_some((u32::from(thread.call), thread.lens.entered_ns)),
                 }
             })

@@ -21,6 +21,16 @@ impl StandardStream {
         was_closed(self.0)
     }
 
+    /// The width of the terminal, if it is one that has a size.
+    pub fn columns(self) -> Option<usize> {
+        // SAFETY: an all-zero size is a valid destination.
+        let size = unsafe {
+            let mut size: libc::winsize = std::mem::zeroed();
+            (libc::ioctl(self.0, libc::TIOCGWINSZ, &raw mut size) == 0).then_some(size)
+        };
+        size.map(|size| size.ws_col.into()).filter(|columns| *columns > 0)
+    }
+
     /// Whether it is a terminal that does not begin a new line at the left (termios(3)).
     fn is_raw_terminal(self) -> bool {
         // SAFETY: all-zero settings are a valid destination.

@@ -108,6 +108,26 @@ pub fn short_command_line(words: &[String]) -> String {
     }
 }
 
+/// A line that is broken between words where it would exceed the width. Further lines are indented
+/// more than the first one.
+pub fn wrap(line: &str, width: usize) -> String {
+    const INDENT: usize = 4;
+    let indent = line.len() - line.trim_start().len();
+    let (mut wrapped, mut used) = (" ".repeat(indent), indent);
+    for word in line.trim_start().split_inclusive(' ') {
+        let length = word.trim_end().chars().count();
+        if used + length > width && used > indent + INDENT {
+            wrapped.truncate(wrapped.trim_end().len());
+            wrapped += "\n";
+            wrapped += &" ".repeat(indent + INDENT);
+            used = indent + INDENT;
+        }
+        wrapped += word;
+        used += word.chars().count();
+    }
+    wrapped
+}
+
 /// "1 thread", "2 threads"
 pub fn number_of(n: usize, one: &str) -> String {
     if n == 1 { format!("1 {one}") } else { format!("{} {}", count(n as u64), plural(one)) }
@@ -132,6 +152,14 @@ fn plural(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_are_broken_between_words() {
+        assert_eq!(wrap("  one two three", 80), "  one two three");
+        assert_eq!(wrap("  one two three four", 12), "  one two\n      three\n      four");
+        assert_eq!(wrap("averylongword and", 5), "averylongword\n    and");
+        assert_eq!(wrap("", 5), "");
+    }
 
     #[test]
     fn durations_have_three_digits() {

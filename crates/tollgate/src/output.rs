@@ -2,6 +2,7 @@
 
 use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use anyhow::{Context, Result, bail};
 use kernel::standard_stream::StandardStream;
@@ -31,9 +32,19 @@ impl Output {
         Ok(Self::File(path.to_owned()))
     }
 
+    /// The width of the terminal, if the result goes to one.
+    pub fn columns(&self) -> Option<usize> {
+        match self {
+            Self::Stdout => StandardStream::STDOUT.columns(),
+            Self::Stderr => StandardStream::STDERR.columns(),
+            Self::File(_) => None,
+        }
+    }
+
     /// Replaces the content of a file, or appends to a stream. If a file cannot be written, the
     /// text goes to stderr: a long measurement must not be lost because a disk is full.
     pub fn write(&mut self, text: &str) -> Result<()> {
+        let text = in_locale(text);
         self.write_or_to_stderr(|to| to.write_all(text.as_bytes()))
     }
 
@@ -91,7 +102,7 @@ fn to_stream(
 
 /// Writes a line to stdout; returns whether stdout still has a reader.
 pub fn line(text: &str) -> Result<bool> {
-    let line = format!("{text}\n");
+    let line = in_locale(text) + "\n";
     match to_stream(StandardStream::STDOUT, |stdout| stdout.write_all(line.as_bytes())) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         written => written.map(|()| true).context("cannot write to stdout"),
@@ -115,13 +126,30 @@ pub fn needs_terminal(command: &str, otherwise: &str) -> Result<()> {
 /// Prints a message on stderr. The standard library appends the error number to the system's
 /// messages; it is removed here because it adds nothing.
 pub fn print_message(message: &str) -> io::Result<()> {
-    let line = without_numbers(message) + "\n";
+    let line = in_locale(&without_numbers(message)) + "\n";
     StandardStream::STDERR.clone().write_all(line.as_bytes())
 }
 
 /// Logs a message; if stderr is gone, the message is lost.
 pub fn log_message(message: &str) {
     let _ = print_message(&format!("tollgate: {message}"));
+}
+
+/// Replaces letters that the user's locale does not have, as locale(7) finds it. A locale that is
+/// not set has them.
+fn in_locale(text: &str) -> String {
+    static IS_ASCII: LazyLock<bool> = LazyLock::new(|| {
+        let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        is_ascii_locale(["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set).as_deref())
+    });
+    if !*IS_ASCII || text.is_ascii() {
+        return text.to_owned();
+    }
+    text.replace('…', "...").replace('×', "x").replace('±', "+-")
+}
+
+fn is_ascii_locale(locale: Option<&str>) -> bool {
+    locale.is_some_and(|locale| locale == "C" || locale == "POSIX")
 }
 
 fn without_numbers(message: &str) -> String {
@@ -136,6 +164,13 @@ fn without_numbers(message: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn locales_without_unicode() {
+        assert!(is_ascii_locale(Some("C")) && is_ascii_locale(Some("POSIX")));
+        assert!(!is_ascii_locale(Some("C.UTF-8")) && !is_ascii_locale(Some("de_DE.UTF-8")));
+        assert!(!is_ascii_locale(None));
+    }
 
     #[test]
     fn sentences_have_no_error_numbers() {

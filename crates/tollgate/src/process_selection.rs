@@ -34,7 +34,7 @@ pub struct Select {
     /// Watch processes of this systemd unit, also those that start later
     #[arg(long, value_name = "UNIT", value_parser = NonEmptyStringValueParser::new())]
     pub unit: Vec<String>,
-    /// Watch every process of the machine except Tollgate itself
+    /// Watch every process except Tollgate itself; in a container, every process of the container
     #[arg(long)]
     pub all: bool,
 }

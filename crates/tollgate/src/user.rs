@@ -7,13 +7,21 @@ use kernel::process::Credentials;
 
 use crate::format::command_line;
 
+/// A user, and what changes in the environment of its programs.
+pub struct User {
+    pub credentials: Credentials,
+    pub environment: Vec<(&'static str, String)>,
+}
+
 /// Reads /etc/passwd and /etc/group, because a static binary cannot load the system's name
 /// services.
-pub fn find(name: &str) -> Result<Credentials> {
+pub fn find(name: &str) -> Result<User> {
     let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
     let group = fs::read_to_string("/etc/group").unwrap_or_default();
     match identity(name, &passwd, &group) {
-        Some(identity) => Ok(identity),
+        Some(credentials) => {
+            Ok(User { environment: environment(credentials.uid, &passwd), credentials })
+        }
         None => bail!(
             "there is no user {} in /etc/passwd (for users of other name services, give UID:GID)",
             command_line(&[name.into()])
@@ -31,6 +39,14 @@ fn name_of(uid: u32, passwd: &str) -> Option<String> {
     let found =
         lines.find(|fields| fields.get(2).and_then(|field| field.parse().ok()) == Some(uid))?;
     Some(found[0].to_owned())
+}
+
+/// The variables that sudo(8) and systemd set, if the user has an entry.
+fn environment(uid: u32, passwd: &str) -> Vec<(&'static str, String)> {
+    let mut lines = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let entry = lines.find(|fields| fields.get(2).and_then(|id| id.parse().ok()) == Some(uid));
+    let Some([name, _, _, _, _, home, ..]) = entry.as_deref() else { return Vec::new() };
+    vec![("HOME", (*home).into()), ("USER", (*name).into()), ("LOGNAME", (*name).into())]
 }
 
 fn identity(name: &str, passwd: &str, group: &str) -> Option<Credentials> {
@@ -80,6 +96,15 @@ mod tests {
     fn a_user_may_be_named_by_number() {
         let ann = identity("1001", PASSWD, GROUP).unwrap();
         assert_eq!((ann.uid, ann.gid, ann.groups), (1001, 1002, vec![1002, 29]));
+    }
+
+    #[test]
+    fn a_user_with_an_entry_has_a_home() {
+        let variables =
+            environment(1001, PASSWD).into_iter().map(|(name, is)| format!("{name}={is}"));
+        let variables = variables.collect::<Vec<_>>().join(" ");
+        assert_eq!(variables, "HOME=/home/ann USER=ann LOGNAME=ann");
+        assert!(environment(7, PASSWD).is_empty());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
-use kernel::process::{Child, Credentials, GatedCommand};
+use kernel::process::{Child, GatedCommand};
 use kernel::signals::Dispositions;
 
 use crate::exit_status;
@@ -16,6 +16,7 @@ use crate::options::ResultOptions;
 use crate::output::{Output, print_message};
 use crate::report::print;
 use crate::session_runner::{SessionEnd, SessionRunner};
+use crate::user::User;
 pub use find_program::{find_program, refusal, refuse};
 
 /// Starts a command in a session. The session's extensions must have been prepared for the command.
@@ -25,11 +26,11 @@ pub fn start(
     runner: &mut SessionRunner,
     program: PathBuf,
     words: &[OsString],
-    identity: Option<Credentials>,
+    user: Option<User>,
     before: impl FnOnce() -> Result<()>,
 ) -> Result<Result<Child, ExitCode>> {
     // Signals are taken over only now, because Ctrl-C is for Tollgate until the command exists.
-    let command = gated(program, words, identity, Dispositions::take_over())?;
+    let command = gated(program, words, user, Dispositions::take_over())?;
     runner.begin()?;
     before()?;
     let mut child = {
@@ -96,16 +97,23 @@ fn note_once(notes: &mut Vec<String>, error: &anyhow::Error) {
 pub fn gated(
     program: PathBuf,
     words: &[OsString],
-    identity: Option<Credentials>,
+    user: Option<User>,
     signals: Dispositions,
 ) -> Result<GatedCommand> {
+    let changes: Vec<(OsString, OsString)> = user.as_ref().map_or_else(Vec::new, |user| {
+        let variables = user.environment.iter();
+        variables.map(|(name, value)| ((*name).into(), value.into())).collect()
+    });
+    let is_changed = |name: &OsString| changes.iter().any(|(changed, _)| changed == name);
+    let kept = std::env::vars_os().filter(|(name, _)| !is_changed(name)).collect::<Vec<_>>();
     Ok(GatedCommand::new(
         c_string(program.into_os_string())?,
         words.iter().cloned().map(c_string).collect::<Result<_>>()?,
-        std::env::vars_os()
-            .map(|(key, value)| c_string(join(key, value)))
+        kept.into_iter()
+            .chain(changes)
+            .map(|(name, value)| c_string(join(name, value)))
             .collect::<Result<_>>()?,
-        identity,
+        user.map(|user| user.credentials),
         signals,
     ))
 }

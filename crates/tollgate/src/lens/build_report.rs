@@ -9,6 +9,7 @@ use kernel::wire;
 use stats::histogram;
 use stats::interval::normal_mean_interval;
 
+use super::options::Order;
 use super::report::{BlockedIn, Call, LensReport, RowReport, WallInterval};
 use crate::call_name::call_name;
 
@@ -19,6 +20,8 @@ const CONFIDENCE: f64 = 0.95;
 pub struct Rows<'a> {
     /// One of `wire::per`.
     pub per: u32,
+    /// The order of rows, and of the calls of each.
+    pub order: Order,
     /// The time in which calls counted.
     pub counted: Range<u64>,
     /// The names of threads that have not ended. A thread can change its name, so the gate knows
@@ -37,11 +40,11 @@ pub fn lens_report(
         total.add(row);
     }
     let groups = if rows.per == wire::PER_ALL { Vec::new() } else { rows.reports(stats, symbols) };
-    LensReport { calls: calls_by_wall_time(&total, symbols), groups, ..LensReport::default() }
+    LensReport { calls: calls(&total, rows.order, symbols), groups, ..LensReport::default() }
 }
 
 impl Rows<'_> {
-    /// The rows of the report, those with the most wall time first.
+    /// The rows of the report in their order.
     fn reports(
         &self,
         stats: &BTreeMap<RowName, RowStats>,
@@ -61,8 +64,8 @@ impl Rows<'_> {
             .map(|(name, (command, row))| self.report(name, command, row, symbols))
             .filter(|row| !row.calls.is_empty())
             .collect();
-        let wall = |row: &RowReport| row.calls.iter().map(|call| call.wall_ns).sum::<u64>();
-        rows.sort_by_key(|row| std::cmp::Reverse(wall(row)));
+        let sum = |row: &RowReport| row.calls.iter().map(|call| self.order.key(call)).sum::<u64>();
+        rows.sort_by_key(|row| std::cmp::Reverse(sum(row)));
         rows
     }
 
@@ -95,13 +98,13 @@ impl Rows<'_> {
             // The session's common row has no task.
             command: if command.is_empty() { "(common)".into() } else { command.into() },
             elapsed_ns: ended_ns - began_ns,
-            calls: calls_by_wall_time(row, symbols),
+            calls: calls(row, self.order, symbols),
         }
     }
 }
 
-/// All calls of a row, those with the most wall time first.
-fn calls_by_wall_time(row: &RowStats, symbols: &KernelSymbols) -> Vec<Call> {
+/// All calls of a row in this order; of equal ones, the longest first.
+fn calls(row: &RowStats, order: Order, symbols: &KernelSymbols) -> Vec<Call> {
     let mut calls: Vec<_> = row
         .calls
         .iter()
@@ -109,7 +112,8 @@ fn calls_by_wall_time(row: &RowStats, symbols: &KernelSymbols) -> Vec<Call> {
         .map(|(slot, call)| one_call(*slot, call, row, symbols))
         .collect();
     calls.sort_by(|a, b| {
-        b.wall_ns.cmp(&a.wall_ns).then(b.count.cmp(&a.count)).then(a.name.cmp(&b.name))
+        let by_key = order.key(b).cmp(&order.key(a)).then(b.wall_ns.cmp(&a.wall_ns));
+        by_key.then(b.count.cmp(&a.count)).then(a.name.cmp(&b.name))
     });
     calls
 }
@@ -122,6 +126,7 @@ fn one_call(slot: u32, stats: &CallStats, row: &RowStats, symbols: &KernelSymbol
     let (extra, wall_interval_ns) = estimate_untimed(stats);
     let off = stats.blocked_ns + stats.runqueue_ns;
     Call {
+        is_wait: calls::is_wait(&name),
         name,
         abi: abi.as_str().into(),
         count: stats.count,
@@ -242,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_call_has_its_split_errors_and_sites() {
-        let call = &calls_by_wall_time(&row(), &KernelSymbols::default())[0];
+        let call = &calls(&row(), Order::Wall, &KernelSymbols::default())[0];
         assert_eq!((call.name.as_str(), call.abi.as_str()), ("read", "x86-64"));
         assert_eq!(call.cpu_ns, 300);
         assert_eq!(call.errors, BTreeMap::from([("ENOENT".into(), 1), ("ERESTARTSYS".into(), 1)]));

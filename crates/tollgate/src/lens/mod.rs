@@ -3,6 +3,7 @@
 mod arguments;
 mod arms;
 mod build_report;
+mod call_table;
 mod diff;
 mod options;
 mod report;

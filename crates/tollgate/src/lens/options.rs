@@ -6,6 +6,7 @@ use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
 use kernel::wire;
 
+use super::report::Call;
 use super::session::LensSetup;
 use crate::options::duration;
 
@@ -23,9 +24,14 @@ pub struct LensOptions {
     /// time, thread, arguments and stacks
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub slower_than: Option<Duration>,
-    /// Give each process, thread or command its own table
+    /// Give each process, thread or command its own table; a command is the name of a program's
+    /// file
     #[arg(long, value_enum, value_name = "WHAT")]
     per: Option<Per>,
+    /// List first the calls with the most of this: time (in all, on a processor or blocked), calls
+    /// or errors
+    #[arg(long, value_enum, value_name = "BY")]
+    sort: Option<Order>,
     /// Do not measure the toll at the end, which takes about 0.2 s
     #[arg(
         long,
@@ -43,19 +49,48 @@ enum Per {
     Command,
 }
 
+/// The order of calls and tables in a report.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub enum Order {
+    #[default]
+    Wall,
+    Cpu,
+    Blocked,
+    Count,
+    Errors,
+}
+
+impl Order {
+    /// What the order compares; the largest comes first.
+    pub fn key(self, call: &Call) -> u64 {
+        match self {
+            Self::Wall => call.wall_ns,
+            Self::Cpu => call.cpu_ns,
+            Self::Blocked => call.blocked_ns,
+            Self::Count => call.count,
+            Self::Errors => call.errors.values().sum(),
+        }
+    }
+}
+
 impl LensOptions {
     /// The lens that these options describe.
     pub fn setup(&self) -> LensSetup {
         LensSetup {
             mask: self.mask(),
             per: self.per(),
+            order: self.sort.unwrap_or_default(),
             slower_ns: self.slower_than.map_or(0, |limit| limit.as_nanos() as u64),
         }
     }
 
     /// Whether any option is given that needs the lens.
     pub fn is_given(&self) -> bool {
-        self.no_sites || self.sample || self.slower_than.is_some() || self.per.is_some()
+        self.no_sites
+            || self.sample
+            || self.slower_than.is_some()
+            || self.per.is_some()
+            || self.sort.is_some()
     }
 
     fn mask(&self) -> u32 {

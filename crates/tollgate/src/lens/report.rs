@@ -30,11 +30,14 @@ pub struct InProgress {
 }
 
 /// The statistics of one system call. Times are in nanoseconds.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Call {
     pub name: String,
     /// x86-64, i386 or x32.
     pub abi: String,
+    /// Whether the purpose of the call is to wait: for an event, another thread or a time.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub is_wait: bool,
     /// Calls that returned.
     pub count: u64,
     /// Numbers of failed calls, by the name of the errno.
@@ -52,7 +55,7 @@ pub struct Call {
     /// Blocking sites, the one with the longest time first; empty with `--no-sites`.
     pub blocked_in: Vec<BlockedIn>,
     /// The part of `count` that was rejected before the kernel began the call (by seccomp or a
-    /// tracer), and so has no time.
+    /// tracer). It has a time only if the thread has waited for the decision.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub denied: u64,
     /// Calls that did not return, because their thread ended first (exit, exit_group, killed). They
@@ -120,6 +123,10 @@ pub struct SlowCall {
     /// The stack of the longest sleep, the innermost frame first; empty if no sleep was long.
     pub kernel_stack: Vec<String>,
     pub user_stack: Vec<String>,
+}
+
+fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 fn is_zero(value: &u64) -> bool {

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
+use super::call_table::CallTable;
 use super::report::{Call, InProgress, LensReport, RowReport, SlowCall};
 use crate::format::{count, duration, printable, share};
 use crate::report::{Section, TextOptions, fields, more_rows};
@@ -52,6 +53,7 @@ fn calls_headline(out: &mut String, report: &LensReport) {
     let wall = sum(|call| call.wall_ns);
     let (cpu, blocked, waiting) =
         (sum(|call| call.cpu_ns), sum(|call| call.blocked_ns), sum(|call| call.runqueue_ns));
+    let in_waits = sum(|call| if call.is_wait { call.wall_ns } else { 0 });
     let _ = writeln!(
         out,
         "{} system calls took {} of thread time: on CPU {} ({}), blocked {} ({}), waiting for a \
@@ -65,6 +67,14 @@ fn calls_headline(out: &mut String, report: &LensReport) {
         duration(waiting),
         share(waiting, wall),
     );
+    if in_waits > 0 {
+        let _ = writeln!(
+            out,
+            "{} of it ({}) were in calls that wait, where idle threads are, too",
+            duration(in_waits),
+            share(in_waits, wall)
+        );
+    }
 }
 
 fn row_title(row: &RowReport) -> String {
@@ -76,58 +86,34 @@ fn row_title(row: &RowReport) -> String {
     format!("{}{of}", printable(&row.command))
 }
 
+/// Calls that do work, and then those that wait. A thread that has nothing to do waits in one, so
+/// that their times would otherwise head the table.
 fn table(out: &mut String, calls: &[Call], layout: &TextOptions) {
-    let _ = writeln!(
-        out,
-        "\n{:<18} {:>11} {:>8} {:>8} {:>8} {:>8} {:>8}  {:>8} {:>8} {:>8} {:>8} {:>8}",
-        "call",
-        "count",
-        "errors",
-        "wall",
-        "on CPU",
-        "blocked",
-        "waiting",
-        "p50",
-        "p95",
-        "p99",
-        "max",
-        "faults"
-    );
-    for call in calls.iter().take(layout.top) {
-        call_line(out, call);
+    let (waits, others): (Vec<_>, Vec<_>) = calls.iter().partition(|call| call.is_wait);
+    let parts = [("call", &others), ("call that waits", &waits)];
+    let shown = parts.iter().flat_map(|(_, calls)| calls.iter().take(layout.top).copied());
+    let table = CallTable::new(shown, layout.columns);
+    for (title, calls) in parts {
+        if calls.is_empty() {
+            continue;
+        }
+        let _ = writeln!(out);
+        table.titles(out, title);
+        for call in calls.iter().take(layout.top) {
+            table.call(out, call);
+            for line in details(call) {
+                let _ = writeln!(out, "    {line}");
+            }
+        }
+        more_rows(out, calls.len(), layout.top, "calls");
     }
-    more_rows(out, calls.len(), layout.top, "calls");
-}
-
-fn call_line(out: &mut String, call: &Call) {
-    let name = if call.abi == "x86-64" {
-        call.name.clone()
-    } else {
-        format!("{} ({})", call.name, call.abi)
-    };
-    let errors = call.errors.values().sum::<u64>();
-    let blank = |n: u64, text: String| if n == 0 { String::new() } else { text };
-    let time = |ns: u64| blank(ns, duration(ns));
-    let timed = call.count > call.denied;
-    let percentile = |ns: u64| if timed { duration(ns) } else { String::new() };
-    let _ = writeln!(
-        out,
-        "{:<18} {:>11} {:>8} {:>8} {:>8} {:>8} {:>8}  {:>8} {:>8} {:>8} {:>8} {:>8}",
-        name,
-        count(call.count),
-        blank(errors, count(errors)),
-        time(call.wall_ns),
-        time(call.cpu_ns),
-        time(call.blocked_ns),
-        time(call.runqueue_ns),
-        percentile(call.p50_ns),
-        percentile(call.p95_ns),
-        percentile(call.p99_ns),
-        percentile(call.max_ns),
-        blank(call.minor_faults + call.major_faults, count(call.minor_faults + call.major_faults)),
-    );
-    for line in details(call) {
-        let _ = writeln!(out, "    {line}");
+    let left_out = table.left_out();
+    if !left_out.is_empty() {
+        let _ = writeln!(
+            out,
+            "(no room for {}; a wider terminal or a file shows all)",
+            left_out.join(", ")
+        );
     }
 }
 
@@ -154,8 +140,10 @@ fn details(call: &Call) -> Vec<String> {
         lines.push(format!("major faults {}", count(call.major_faults)));
     }
     if call.denied > 0 {
+        // A call that a supervisor or a tracer has rejected has waited for the decision.
+        let time = if call.wall_ns == 0 { ", and have no time" } else { "" };
         lines.push(format!(
-            "{} were rejected before they began, for example by seccomp, and have no time",
+            "{} were rejected by seccomp or a tracer before they began{time}",
             count(call.denied)
         ));
     }
@@ -236,7 +224,7 @@ mod tests {
     fn rendered(json: &str, top: usize) -> String {
         let lens: LensReport = serde_json::from_str(json).expect("the lens' fields");
         let report = Report::with_sections(json, vec![Box::new(lens)]);
-        text(&report, &TextOptions { top })
+        text(&report, &TextOptions { top, columns: None })
     }
 
     // After an intended change, SNAPSHOTS=overwrite writes the new texts.

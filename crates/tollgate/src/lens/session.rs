@@ -14,6 +14,7 @@ use kernel::symbols::KernelSymbols;
 use kernel::wire;
 
 use super::build_report::{Rows, lens_report};
+use super::options::Order;
 use super::report::{InProgress, LensReport};
 use super::slow_calls::SlowCalls;
 use crate::call_name::call_name;
@@ -29,6 +30,8 @@ pub struct LensSetup {
     pub mask: u32,
     /// One of `wire::per`.
     pub per: u32,
+    /// The order of calls in the report.
+    pub order: Order,
     /// Calls that take at least this long are recorded one by one. If 0, none are.
     pub slower_ns: u64,
 }
@@ -36,7 +39,7 @@ pub struct LensSetup {
 impl LensSetup {
     /// A lens that times no calls.
     pub fn off() -> Self {
-        Self { mask: 0, per: wire::PER_ALL, slower_ns: 0 }
+        Self { mask: 0, per: wire::PER_ALL, order: Order::default(), slower_ns: 0 }
     }
 }
 
@@ -52,6 +55,7 @@ impl ExtensionSetup for LensSetup {
         Ok(Box::new(LensInSession {
             mask: self.mask,
             per: self.per,
+            order: self.order,
             collector: Collector::default(),
             slow: SlowCalls::new(now),
             in_progress: Vec::new(),
@@ -65,6 +69,7 @@ impl ExtensionSetup for LensSetup {
 struct LensInSession {
     mask: u32,
     per: u32,
+    order: Order,
     collector: Collector,
     slow: SlowCalls,
     in_progress: Vec<InProgress>,
@@ -150,7 +155,12 @@ impl Extension for LensInSession {
                 slow.len()
             ));
         }
-        let rows = Rows { per: self.per, counted: self.counted.clone(), names: &self.names };
+        let rows = Rows {
+            per: self.per,
+            order: self.order,
+            counted: self.counted.clone(),
+            names: &self.names,
+        };
         let report = lens_report(&stats, &rows, symbols);
         let in_progress = std::mem::take(&mut self.in_progress);
         Ok(Some(Box::new(LensReport { slow, in_progress, ..report })))

@@ -30,7 +30,7 @@ pub fn read(path: Option<&Path>) -> Result<TaskRules> {
 pub fn tracking_rules(rules: &TaskRules) -> Result<TrackingRules> {
     let uid = |name: &String| match name.parse() {
         Ok(uid) => Ok(uid),
-        Err(_) => user::find(name).map(|identity| identity.uid),
+        Err(_) => user::find(name).map(|user| user.credentials.uid),
     };
     let users = rules.users.as_ref().map(|names| names.iter().map(uid).collect());
     Ok(TrackingRules {

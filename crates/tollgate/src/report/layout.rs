@@ -9,6 +9,8 @@ use crate::format::count;
 pub struct TextOptions {
     /// How many rows of each list are shown.
     pub top: usize,
+    /// The width of the terminal, if it is written to one.
+    pub columns: Option<usize>,
 }
 
 /// A line that lists losses; empty if there are none.

@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::layout::{TextOptions, losses};
 use super::session_report::{Header, Report, Toll};
-use crate::format::{count, duration, short_command_line};
+use crate::format::{count, duration, short_command_line, wrap};
 use crate::options::ResultOptions;
 use crate::output::Output;
 
@@ -15,7 +15,7 @@ pub fn print(report: &Report, options: &ResultOptions, output: &mut Output) -> R
     let body = if options.json {
         serde_json::to_string_pretty(&report.to_json()?)? + "\n"
     } else {
-        text(report, &TextOptions { top: options.top })
+        text(report, &TextOptions { top: options.top, columns: output.columns() })
     };
     output.write(&body)
 }
@@ -34,7 +34,12 @@ pub fn text(report: &Report, layout: &TextOptions) -> String {
     }
     let _ = writeln!(out, "{}", toll_line(report));
     // Removes the padding of columns at the ends of lines.
-    out.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+    let lines = out.lines().map(str::trim_end);
+    let wrapped = lines.map(|line| match layout.columns {
+        Some(columns) => wrap(line, columns),
+        None => line.to_owned(),
+    });
+    wrapped.map(|line| line + "\n").collect()
 }
 
 fn headline(out: &mut String, header: &Header) {

@@ -21,6 +21,9 @@ pub struct RunArguments {
     #[command(flatten)]
     pub result: ResultOptions,
     /// Run the command as this user (a name, UID or UID:GID) while Tollgate stays root
+    ///
+    /// HOME, USER and LOGNAME are set as in the user's entry of /etc/passwd, if there is one. Other
+    /// variables and the directory stay.
     #[arg(short, long, value_name = "USER")]
     pub user: Option<String>,
     /// Charge the command's work to this service of a running daemon (`tollgate service list` shows

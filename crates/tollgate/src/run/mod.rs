@@ -21,7 +21,7 @@ pub use arguments::RunArguments;
 
 pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
     let mut output = Output::open(arguments.result.output.as_deref(), Output::Stderr)?;
-    let identity = arguments.user.as_deref().map(user::find).transpose()?;
+    let user = arguments.user.as_deref().map(user::find).transpose()?;
     let words = &arguments.command;
     let program = match find_program(&words[0]) {
         Ok(program) => program,
@@ -37,7 +37,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
         arguments.guard.mode.is_some() || arguments.pace.file.is_some() || !plugins.is_empty();
     if arguments.service.is_some() && !arguments.lens && !has_others {
         join(&arguments.service)?;
-        let error = command::gated(program, words, identity, Dispositions::take_over())?.execute();
+        let error = command::gated(program, words, user, Dispositions::take_over())?.execute();
         return refuse(&words[0], refusal(&error));
     }
     // If Tollgate keeps running beside the command, its own work must not be charged to the
@@ -48,7 +48,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
     };
     let mut runner = SessionRunner::start(extensions(arguments, plugins)?)?;
     runner.prepare_command(&program, words)?;
-    let child = command::start(&mut runner, program, words, identity, || join(&arguments.service))?;
+    let child = command::start(&mut runner, program, words, user, || join(&arguments.service))?;
     // The command runs already, so Tollgate continues even if the daemon has ended.
     let _ = join(&own_service);
     let measures_toll = !arguments.lens_options.no_toll;
@@ -67,8 +67,8 @@ fn extensions(
         arguments.lens_options.setup()
     } else if arguments.lens_options.is_given() {
         bail!(
-            "with --guard, --pace or --plugin, the options --no-sites, --sample, --slower-than and \
-            --per need --lens"
+            "with --guard, --pace or --plugin, the options --no-sites, --sample, --slower-than, \
+            --per and --sort need --lens"
         );
     } else {
         LensSetup::off()

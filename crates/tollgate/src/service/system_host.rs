@@ -17,8 +17,9 @@ pub struct SystemHost {
 
 impl Host for SystemHost {
     fn user(&self, name: &str) -> Option<u32> {
-        let find =
-            || user::find(name).ok().filter(|_| !name.contains(':')).map(|identity| identity.uid);
+        let find = || {
+            user::find(name).ok().filter(|_| !name.contains(':')).map(|user| user.credentials.uid)
+        };
         *self.users.borrow_mut().entry(name.into()).or_insert_with(find)
     }
 
