@@ -264,7 +264,8 @@ static __always_inline void pace_waking(struct thread_state *thread)
 	}
 	slot = this_cpu()->slot;
 	waker = thread_at(slot);
-	if (!slot || !has(waker, PACE) || waker->in_call < IN_CALL || waker->session != thread->session)
+	if (!slot || !has(waker, PACE) || waker->in_call < IN_CALL ||
+	    waker->session != thread->session)
 		return;
 	from = pace_of(slot);
 	if (!from->task || pace_is_exempt(thread->slot))

@@ -9,7 +9,9 @@
 
 enum call_state {
 	NOT_IN_CALL,
-	/* Before a call: a supervisor of seccomp or a tracer decides on it (bpf/lens/waits.bpf.h). */
+	/*
+	 * Before a call: a supervisor of seccomp or a tracer decides on it (bpf/lens/waits.bpf.h).
+	 */
 	BEFORE_CALL,
 	/* In the call `thread_state.call`. */
 	IN_CALL,

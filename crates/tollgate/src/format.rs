@@ -112,11 +112,14 @@ pub fn short_command_line(words: &[String]) -> String {
 /// more than the first one.
 pub fn wrap(line: &str, width: usize) -> String {
     const INDENT: usize = 4;
+    const UNITS: [&str; 5] = ["ns", "us", "ms", "s", "%"];
+    // A number stays with its unit.
+    let is_unit = |word: &str| UNITS.contains(&word.trim_matches(|c: char| " ,;)]".contains(c)));
     let indent = line.len() - line.trim_start().len();
     let (mut wrapped, mut used) = (" ".repeat(indent), indent);
     for word in line.trim_start().split_inclusive(' ') {
         let length = word.trim_end().chars().count();
-        if used + length > width && used > indent + INDENT {
+        if used + length > width && used > indent + INDENT && !is_unit(word) {
             wrapped.truncate(wrapped.trim_end().len());
             wrapped += "\n";
             wrapped += &" ".repeat(indent + INDENT);
@@ -157,6 +160,7 @@ mod tests {
     fn lines_are_broken_between_words() {
         assert_eq!(wrap("  one two three", 80), "  one two three");
         assert_eq!(wrap("  one two three four", 12), "  one two\n      three\n      four");
+        assert_eq!(wrap("it took 3.54 ms, not more", 14), "it took 3.54 ms,\n    not more");
         assert_eq!(wrap("averylongword and", 5), "averylongword\n    and");
         assert_eq!(wrap("", 5), "");
     }

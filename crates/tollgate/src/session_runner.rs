@@ -303,7 +303,8 @@ impl SessionRunner {
         self.extensions.iter_mut().for_each(|extension| extension.stop(ended_ns));
         if !live.is_empty() && ending.exit.is_some() {
             let threads = number_of(live.len(), "thread");
-            notes.push(format!("{threads} of the command are still running and no longer gated"));
+            let are = if live.len() == 1 { "is" } else { "are" };
+            notes.push(format!("{threads} of the command {are} still running and no longer gated"));
         }
         let (mut sections, mut failures) = (Vec::new(), Vec::new());
         let collected = self.each(|extension, context| {

@@ -67,11 +67,20 @@ pub struct RowReport {
     pub pid: u32,
     pub tid: Option<u32>,
     pub command: String,
+    pub elapsed_ns: u64,
     pub calls: Vec<Call>,
+}
+
+impl RowReport {
+    pub fn count(&self, name: &str) -> u64 {
+        let calls = self.calls.iter().filter(|call| call.name == name);
+        calls.map(|call| call.count).sum()
+    }
 }
 
 #[derive(Debug, Deserialize)]
 pub struct SlowCall {
+    pub at_ns: u64,
     pub pid: u32,
     pub tid: u32,
     pub command: String,
@@ -221,9 +230,8 @@ impl Call {
         if self.untimed == 0 {
             let parts = self.cpu_ns + self.blocked_ns + self.runqueue_ns;
             assert_eq!(self.wall_ns, parts, "{self:?}");
-            let timed = self.count - self.denied;
             assert!(self.max_ns <= self.wall_ns, "{self:?}");
-            assert!(self.wall_ns <= self.max_ns * timed, "{self:?}");
+            assert!(self.wall_ns <= self.max_ns * self.count, "{self:?}");
         }
         let sites: u64 = self.blocked_in.iter().map(|site| site.ns).sum();
         let rounding = self.blocked_in.len() as u64;

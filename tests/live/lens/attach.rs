@@ -421,3 +421,23 @@ mod alone {
         busy.finish();
     }
 }
+
+#[test]
+fn counted_calls_lie_inside_the_elapsed_time() {
+    const MS: u64 = 1_000_000;
+    let subject = Job::of(workload("sleep 1 3600000")).start();
+    let pid = subject.pid();
+    eventually("its sleeps", || sleeps_of(pid) > 1);
+    for select in [format!("-p {pid}"), "--all".into()] {
+        let lens = Job::lens(&format!("{select} --for 10ms --per process")).finish();
+        let report = lens.success().report();
+        let row = report.groups.iter().find(|row| row.pid == pid).expect("it sleeps each ms");
+        // Each sleep takes a millisecond at least. If another session watches the process, the
+        // first call may have begun earlier.
+        let sleeps = row.count("nanosleep");
+        assert!(sleeps <= report.elapsed_ns / MS + 1, "{sleeps} in {} ns", report.elapsed_ns);
+        let call = row.calls.iter().find(|call| call.name == "nanosleep").expect("just counted");
+        assert!(call.wall_ns <= report.elapsed_ns + call.max_ns, "{row:?}");
+        assert!(row.elapsed_ns <= report.elapsed_ns, "{row:?}");
+    }
+}

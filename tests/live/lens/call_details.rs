@@ -97,6 +97,35 @@ fn slow_calls_have_arguments_and_stacks() {
 }
 
 #[test]
+fn waits_for_a_supervisor_are_part_of_calls() {
+    let ran = Job::run("--slower-than 50ms", workload("seccomp-supervised 4 100")).finish();
+    let report = ran.success().report().complete();
+    let getppid = report.call("getppid");
+    assert_eq!((getppid.count, getppid.denied), (4, 2), "{getppid:?}");
+    assert_eq!(getppid.errors.get("EPERM"), Some(&2), "{getppid:?}");
+    assert!(getppid.wall_ns >= 400_000_000, "{getppid:?}");
+    assert!(getppid.blocked_ns + getppid.runqueue_ns >= 390_000_000, "{getppid:?}");
+    assert!(getppid.blocked_share("seccomp") >= 0.95, "{getppid:?}");
+    let slow = report.slow.iter().filter(|call| call.name == "getppid");
+    assert_eq!(slow.count(), 4, "{:?}", report.slow);
+}
+
+#[test]
+fn restarted_sleep_has_a_site() {
+    let report = observe("", "nanosleep-restart");
+    let restarted = report.call("restart_syscall");
+    assert!(restarted.blocked_share("nanosleep_restart") >= 0.95, "{:?}", restarted.blocked_in);
+}
+
+#[test]
+fn last_slow_call_has_its_functions() {
+    // The process ends right after the call, and its memory is gone when the record is read.
+    let report = observe("--slower-than 50ms", "sleep 80");
+    let sleep = report.slow.iter().find(|call| call.name == "nanosleep").expect("it was slow");
+    assert!(sleep.user_stack.iter().any(|frame| frame.starts_with("workloads+0x")), "{sleep:?}");
+}
+
+#[test]
 fn fast_calls_are_not_listed_as_slow() {
     let report = observe("--slower-than 1m", "pipe-block 20 5");
     assert!(report.slow.is_empty(), "{:?}", report.slow);

@@ -1,9 +1,11 @@
 //! `--per`: rows of processes, threads and commands, which add up to the totals.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
 
 use crate::harness::report::{Call, CallKey};
-use crate::harness::{Report, observe};
+use crate::harness::{Job, Report, observe, words, workload};
 
 /// The values that must add up.
 type Sums = BTreeMap<CallKey, [u64; 8]>;
@@ -109,5 +111,47 @@ mod alone {
         check_sums(&report);
         assert_eq!(report.count("getppid"), 4500);
         assert_eq!(report.unfinished("exit"), 1500);
+    }
+}
+
+#[test]
+fn processes_with_equal_numbers_have_tables_of_their_own() {
+    let report = observe("--per process", "equal-numbers 3");
+    let mut calls: Vec<_> = report.groups.iter().map(|row| row.count("getppid")).collect();
+    calls.retain(|count| *count > 0);
+    calls.sort_unstable();
+    assert_eq!(calls, [10, 20, 30]);
+}
+
+#[test]
+fn threads_have_their_own_names() {
+    let report = observe("--per thread", "named-threads io-worker gc-worker");
+    let names: Vec<_> = report.groups.iter().map(|row| row.command.as_str()).collect();
+    for name in ["io-worker", "gc-worker", "workloads"] {
+        assert_eq!(names.iter().filter(|found| **found == name).count(), 1, "{names:?}");
+    }
+    // Each thread counted from its beginning to its end.
+    for row in &report.groups {
+        assert!(row.elapsed_ns > 0 && row.elapsed_ns < report.elapsed_ns, "{row:?}");
+    }
+}
+
+#[test]
+fn long_commands_are_told_apart() {
+    let mut job = Job::run("--per command", words("sh"));
+    let names = ["a-very-long-program-name-one", "a-very-long-program-name-two"];
+    let script = job.path("script");
+    let mut lines = String::new();
+    for name in names {
+        let copy = job.path(name);
+        crate::harness::job::copy(Path::new(&workload("exit 0")[0]), &copy);
+        lines += &format!("{} calls 10\n", copy.display());
+    }
+    fs::write(&script, lines + ":\n").expect("the job's folder is ours");
+    job.command.arg(script);
+    let report = job.finish().success().report().complete();
+    for name in names {
+        let row = report.groups.iter().find(|row| row.command == name);
+        assert_eq!(row.map(|row| row.count("getppid")), Some(10), "{name}: {:?}", report.groups);
     }
 }

@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io::Read;
 use std::mem::ManuallyDrop;
 use std::os::fd::FromRawFd;
+use std::thread;
 
 /// How many short threads or processes are alive at once, and the calls that each makes.
 const BATCH: usize = 50;
@@ -58,6 +59,22 @@ pub fn threads(mut arguments: Arguments) -> Outcome {
     let calls = arguments.number("CALLS", 0..=MAX_REPETITIONS)?;
     arguments.end()?;
     Team::new(threads)?.run(threads, &|_| call_getppid(calls))
+}
+
+pub fn named_threads(mut arguments: Arguments) -> Outcome {
+    let mut names = Vec::new();
+    while let Ok(name) = arguments.path("NAME") {
+        names.push(name.display().to_string());
+    }
+    arguments.end()?;
+    let start = |name: String| {
+        let builder = thread::Builder::new().name(name);
+        builder.spawn(|| call_getppid(10)).map_err(|error| os_failure("start a thread", error))
+    };
+    let threads = names.into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
+    threads.into_iter().try_for_each(|thread| {
+        thread.join().map_err(|_| crate::failure::failed("a thread panicked"))
+    })
 }
 
 /// `total` in batches of `BATCH`, the last one smaller.

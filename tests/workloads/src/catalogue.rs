@@ -30,6 +30,8 @@ pub const WORKLOADS: &[Workload] = &[
         "Calls getppid N times, in total, from the only thread or split over T threads."),
     workload("calls-on-input", "N", calls::calls_on_input,
         "Calls getppid N times for each byte that it reads from stdin, until stdin ends."),
+    workload("named-threads", "NAME...", calls::named_threads,
+        "Starts a thread for each NAME, which it gives itself; each calls getppid 10 times."),
     workload("threads", "N CALLS", calls::threads,
         "Starts N threads; each calls getppid CALLS times."),
     workload("short-threads", "N", calls::short_threads,
@@ -44,6 +46,9 @@ pub const WORKLOADS: &[Workload] = &[
         "Writes to FILE a static i386 program that calls getpid N times and exits with status 0."),
     workload("seccomp", "N", seccomp::errno,
         "Has a seccomp filter fail N calls of getppid with EPERM, then calls getuid N times."),
+    workload("seccomp-supervised", "N MS", seccomp::supervised,
+        "Calls getppid N times; a supervisor of seccomp decides on each after MS ms: the first one \
+        fails with EPERM, the second one continues, and so on. How many calls that takes varies."),
     workload("seccomp-trap", "N", seccomp::trap,
         "Has a seccomp filter turn N calls of getppid into handled SIGSYS signals."),
     workload("seccomp-kill", "", seccomp::kill,
@@ -56,6 +61,9 @@ pub const WORKLOADS: &[Workload] = &[
         "Forks N children, one after the other, that exit at once."),
     workload("fork-exec", "N", children::fork_exec,
         "Forks N children, one after the other, that execute `workloads calls 1`."),
+    workload("equal-numbers", "N", children::equal_numbers,
+        "Forks N children with the same process number, one after the other, in a PID namespace of \
+        their own: the first calls getppid 10 times, the second 20 times, and so on."),
     workload("vfork", "N", children::vfork,
         "Starts `workloads calls 1` N times by posix_spawn (CLONE_VM and CLONE_VFORK)."),
     workload("backend", "PORT|ADDRESS:PORT|PATH|@NAME|fd:N|udp:ADDRESS|sendto:ADDRESS [--forks N] \

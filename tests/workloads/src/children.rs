@@ -2,15 +2,15 @@
 
 use crate::arguments::{Arguments, HOUR_MS, MAX_REPETITIONS};
 use crate::clock::nap;
-use crate::failure::{Outcome, check, os_failure};
+use crate::failure::{Failure, Outcome, check, os_failure};
 use crate::output::print_line;
 use crate::pipe::Pipe;
 use crate::process::{
     block_child_signals, exec_calls, fork, own_pid, spawn_calls, status_of, wait_success,
 };
 use crate::signals::pause_forever;
-use crate::team;
-use libc::c_void;
+use crate::{raw, team};
+use libc::{c_void, pid_t};
 use std::fs::OpenOptions;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
@@ -25,6 +25,40 @@ pub fn fork_only(mut arguments: Arguments) -> Outcome {
     arguments.end()?;
     block_child_signals()?;
     (0..times).try_for_each(|_| wait_success(fork(|| 0)?))
+}
+
+/// The number of the children of `equal-numbers` in their PID namespace.
+const EQUAL_NUMBER: pid_t = 500;
+
+/// Forks a child with this number (clone3(2), set_tid). Returns 0 in the child.
+fn fork_with_number(number: pid_t) -> Result<pid_t, Failure> {
+    // SAFETY: an all-zero structure is valid, and asks for nothing.
+    let mut clone: libc::clone_args = unsafe { std::mem::zeroed() };
+    clone.exit_signal = libc::SIGCHLD as u64;
+    clone.set_tid = (&raw const number).addr() as u64;
+    clone.set_tid_size = 1;
+    // SAFETY: as fork, in a process with one thread; the structure and the number outlive the call.
+    let forked =
+        unsafe { libc::syscall(libc::SYS_clone3, &raw const clone, size_of::<libc::clone_args>()) };
+    check(forked as pid_t, "fork a child with a given number")
+}
+
+pub fn equal_numbers(mut arguments: Arguments) -> Outcome {
+    let times = arguments.number("N", 0..=MAX_REPETITIONS)?;
+    arguments.end()?;
+    // SAFETY: takes flags only. The children are in the new namespace, and this process is not.
+    check(unsafe { libc::unshare(libc::CLONE_NEWPID) }, "make a PID namespace")?;
+    // The first process of the namespace creates the others.
+    wait_success(fork(|| {
+        status_of((1..=times).try_for_each(|index| match fork_with_number(EQUAL_NUMBER)? {
+            0 => {
+                (0..10 * index).for_each(|_| drop(raw::getppid()));
+                // SAFETY: _exit has no preconditions.
+                unsafe { libc::_exit(0) }
+            }
+            child => wait_success(child),
+        }))
+    })?)
 }
 
 pub fn fork_exec(mut arguments: Arguments) -> Outcome {

@@ -40,9 +40,15 @@ pub struct CallTable {
 }
 
 impl CallTable {
-    /// A table for these calls. `columns`: the width of the terminal, if it is written to one.
-    pub fn new<'a>(calls: impl Iterator<Item = &'a Call> + Clone, columns: Option<usize>) -> Self {
-        let name_width = calls.clone().map(|call| name(call).len()).max().unwrap_or_default();
+    /// A table for these calls, with the titles of its first column. `columns`: the width of the
+    /// terminal, if it is written to one.
+    pub fn new<'a>(
+        titles: impl Iterator<Item = &'static str>,
+        calls: impl Iterator<Item = &'a Call> + Clone,
+        columns: Option<usize>,
+    ) -> Self {
+        let names = calls.clone().map(|call| name(call).len());
+        let name_width = names.chain(titles.map(str::len)).max().unwrap_or_default();
         let width = |column: &Column| {
             let cells = calls.clone().map(|call| (column.cell)(call).chars().count());
             cells.chain([column.title.len(), MIN_CELL_WIDTH]).max().unwrap_or_default()
@@ -125,7 +131,7 @@ mod tests {
 
     fn titles(name: &str, columns: Option<usize>) -> String {
         let call = call(name);
-        let table = CallTable::new([&call].into_iter(), columns);
+        let table = CallTable::new(["call"].into_iter(), [&call].into_iter(), columns);
         let mut out = String::new();
         table.titles(&mut out, "call");
         table.call(&mut out, &call);

@@ -12,6 +12,8 @@ use crate::report::{Section, TextOptions, fields, more_rows};
 /// Blocking sites with less than this share of a call's blocked time are only in the JSON.
 const SITE_SHARE_MIN: f64 = 0.05;
 const SITES_SHOWN: usize = 3;
+/// Calls that wait are mentioned if they have at least this share of the thread time.
+const WAITS_SHARE_MIN: f64 = 0.01;
 
 impl Section for LensReport {
     fn fields(&self) -> serde_json::Result<Map<String, Value>> {
@@ -67,7 +69,7 @@ fn calls_headline(out: &mut String, report: &LensReport) {
         duration(waiting),
         share(waiting, wall),
     );
-    if in_waits > 0 {
+    if in_waits as f64 >= wall as f64 * WAITS_SHARE_MIN {
         let _ = writeln!(
             out,
             "{} of it ({}) were in calls that wait, where idle threads are, too",
@@ -91,8 +93,9 @@ fn row_title(row: &RowReport) -> String {
 fn table(out: &mut String, calls: &[Call], layout: &TextOptions) {
     let (waits, others): (Vec<_>, Vec<_>) = calls.iter().partition(|call| call.is_wait);
     let parts = [("call", &others), ("call that waits", &waits)];
+    let titles = parts.iter().filter(|(_, calls)| !calls.is_empty()).map(|(title, _)| *title);
     let shown = parts.iter().flat_map(|(_, calls)| calls.iter().take(layout.top).copied());
-    let table = CallTable::new(shown, layout.columns);
+    let table = CallTable::new(titles, shown, layout.columns);
     for (title, calls) in parts {
         if calls.is_empty() {
             continue;
