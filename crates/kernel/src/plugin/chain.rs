@@ -29,6 +29,8 @@ pub const MAX_LINKED: usize = wire::PLUGINS_LINKED as usize;
 pub struct ChainOrder {
     /// The number of the session, or [`ALL_SESSIONS`].
     pub session: u32,
+    /// Outside of the gate, the plugin runs for the whole machine, even if it has a session.
+    pub is_machine_wide: bool,
     /// Plugins with lower priorities run first. Plugins with equal priorities run in the order in
     /// which they were loaded.
     pub priority: i32,
@@ -43,7 +45,7 @@ pub struct Chain {
     programs: MapHandle,
     /// The guard's latest verdicts; only for a chain of the gate.
     verdicts: Option<MapHandle>,
-    /// The sessions that can have plugins of their own in this chain.
+    /// The sessions for which the chain has a first plugin.
     sessions: Range<u32>,
 }
 
@@ -71,8 +73,9 @@ impl Chain {
         Ok(Self { words, index: hook, memory, programs, verdicts, sessions: 1..wire::SESSIONS })
     }
 
-    /// A new chain, for a hook outside of the gate.
-    pub fn new() -> Result<Self> {
+    /// A new chain, for a hook outside of the gate. `sessions` are those for which it has a first
+    /// plugin; number 0 is for tasks of no session.
+    pub fn new(sessions: Range<u32>) -> Result<Self> {
         let flags = libbpf_rs::libbpf_sys::BPF_F_MMAPABLE;
         let memory = create_map(
             MapType::Array,
@@ -90,7 +93,7 @@ impl Chain {
             memory,
             programs,
             verdicts: None,
-            sessions: 0..1,
+            sessions,
         })
     }
 

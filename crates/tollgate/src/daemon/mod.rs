@@ -96,7 +96,11 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
     let pace = PacingSetup::of_daemon(&arguments.pace)?;
     let sources =
         arguments.plugins.iter().map(|path| plugin::read(path)).collect::<Result<Vec<_>>>()?;
-    let scope = if select.all { PluginScope::Machine } else { PluginScope::Session };
+    let scope = match (select.all, arguments.plugins_machine_wide) {
+        (true, _) => PluginScope::Machine,
+        (false, true) => PluginScope::Widened,
+        (false, false) => PluginScope::Session,
+    };
     let plugins = PluginSetup::of_daemon(sources, has_guard, scope)?;
     let control = ControlSocket::listen(&arguments.socket.path)?;
     // The extensions are called in this order.

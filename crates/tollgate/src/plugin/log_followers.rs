@@ -36,8 +36,14 @@ impl LogFollowers {
         self.0.retain(|one| one.sender.is_followed());
     }
 
-    pub fn retire(&mut self, plugin: &str) {
-        self.0.retain(|one| one.plugin.as_deref() != Some(plugin));
+    /// Sends the last line of an unloaded plugin. It ends the connections of the followers of this
+    /// plugin alone, who get it even if they are behind.
+    pub fn end(&mut self, last: &Line) -> Result<()> {
+        let is_of_plugin = |one: &mut LogFollower| one.plugin.as_ref() == Some(&last.plugin);
+        for one in self.0.extract_if(.., is_of_plugin).collect::<Vec<_>>() {
+            one.end_with(last)?;
+        }
+        self.publish(last)
     }
 
     /// Sends a line of output to each follower of its plugin. A line for which a follower has no
@@ -66,6 +72,15 @@ impl LogFollowers {
 }
 
 impl LogFollower {
+    fn end_with(self, last: &Line) -> Result<()> {
+        let lost = self.missed.values().map(|records| {
+            json(&Line::new(&last.plugin, now_ns(), PluginOutput::Lost(*records)))
+        });
+        let lines = lost.chain([json(last)]).collect::<Result<Vec<_>>>()?;
+        self.sender.end_with(lines);
+        Ok(())
+    }
+
     fn send_missed_counts(&mut self) -> Result<()> {
         while let Some((plugin, records)) = self.missed.first_key_value() {
             if !self.sender.send_line(&json(&Line::new(
