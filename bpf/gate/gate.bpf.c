@@ -5,6 +5,7 @@
  * compiled in (config.enabled) and apply to the thread (its mask). A bystander costs a per-CPU load
  * and a branch. wire/programs.h says which of the programs are loaded.
  */
+#include "gate/cgroups.bpf.h"
 #include "gate/crossing.bpf.h"
 #include "gate/switch.bpf.h"
 #include "gate/tasks.bpf.h"
@@ -102,6 +103,7 @@ int BPF_PROG(gate_fork, struct task_struct *parent, struct task_struct *child)
 	if (is_retired())
 		return 0;
 	task_forked(parent, child);
+	cgroup_forked(parent, child);
 	if (config.enabled & PLUGIN)
 		plugins_run(ctx, &plugin_chains[PLUGIN_HOOK_FORK], plugin_session_of(child),
 			    &plugin_fork);
@@ -211,6 +213,32 @@ int gate_recvmsg6(struct bpf_sock_addr *from)
 {
 	call_recvmsg(from, AF_INET6);
 	return 1;
+}
+
+/* Only with sessions of control groups. `task` is the first thread if its whole process moves. */
+SEC("?tp_btf/cgroup_attach_task")
+int BPF_PROG(gate_cgroup_attach, struct cgroup *cgroup, const char *path, struct task_struct *task,
+	     bool is_process)
+{
+	if (!is_retired())
+		cgroup_entered(cgroup, task, is_process);
+	return 0;
+}
+
+SEC("?tp_btf/cgroup_mkdir")
+int BPF_PROG(gate_cgroup_mkdir, struct cgroup *cgroup, const char *path)
+{
+	if (!is_retired())
+		cgroup_made(cgroup, path);
+	return 0;
+}
+
+SEC("?tp_btf/cgroup_rmdir")
+int BPF_PROG(gate_cgroup_rmdir, struct cgroup *cgroup, const char *path)
+{
+	if (!is_retired())
+		cgroup_removed(cgroup);
+	return 0;
 }
 
 /* Only with the guard. */

@@ -208,6 +208,7 @@ struct mm_struct {
 
 struct kernfs_node {
 	const char *name;
+	u64 id;
 };
 
 struct cgroup;
@@ -217,9 +218,14 @@ struct cgroup_subsys_state {
 	struct cgroup_subsys_state *parent;
 };
 
+struct cgroup_root {
+	int hierarchy_id;
+};
+
 struct cgroup {
 	struct cgroup_subsys_state self;
 	struct kernfs_node *kn;
+	struct cgroup_root *root;
 };
 
 /* The numbers depend on the kernel's configuration. */

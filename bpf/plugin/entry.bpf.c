@@ -10,9 +10,9 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* The process's own chain at this hook. */
+/* The process's own chain at this hook: crates/kernel/src/plugin/chain.rs makes these maps. */
 struct plugin_chain entry_chain SEC(".bss.chain");
-PLUGIN_MAP(entry_plugins);
+PLUGIN_MAP(plugin_slots);
 
 /*
  * The session whose plugins the task runs; 0: it is a bystander, or does not count yet. The kernel
@@ -33,7 +33,7 @@ static __always_inline u32 session_of_current(void)
 #define ENTRY(hook)                                                                                \
 	SEC("?cgroup/" #hook) int enter_##hook(void *ctx)                                          \
 	{                                                                                          \
-		plugins_run(ctx, &entry_chain, session_of_current(), &entry_plugins);              \
+		plugins_run(ctx, &entry_chain, session_of_current(), &plugin_slots);               \
 		return 1;                                                                          \
 	}
 

@@ -77,9 +77,10 @@ impl Chain {
     /// plugin; number 0 is for tasks of no session.
     pub fn new(sessions: Range<u32>) -> Result<Self> {
         let flags = libbpf_rs::libbpf_sys::BPF_F_MMAPABLE;
+        // libbpf finds these two by the names that bpf/plugin/entry.bpf.c gives them.
         let memory = create_map(
             MapType::Array,
-            "plugin_chain",
+            ".bss.chain",
             4,
             size_of::<plugin_chain>() as u32,
             1,

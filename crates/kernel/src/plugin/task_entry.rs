@@ -21,7 +21,7 @@ pub fn load_task_entry(hook: &str, chain: &Chain, gate: &Gate) -> Result<OwnedFd
     let name = hook.replace("cgroup/", "enter_");
     let maps = &mut skeleton.maps;
     maps.bss_chain.reuse_fd(chain.memory()).doing("using a plugin hook's chain")?;
-    maps.entry_plugins.reuse_fd(chain.programs()).doing("using a plugin hook's programs")?;
+    maps.plugin_slots.reuse_fd(chain.programs()).doing("using a plugin hook's programs")?;
     for mut program in skeleton.open_object_mut().progs_mut() {
         let is_wanted = program.name().to_str() == Some(&name);
         program.set_autoload(is_wanted);

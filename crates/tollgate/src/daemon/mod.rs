@@ -33,7 +33,7 @@ pub use arguments::DaemonArguments;
 use control_socket::{ControlSocket, PendingRequest};
 use metrics_server::Page;
 
-/// How often to search for new processes, and to refresh the extensions and the metrics.
+/// How often to search for processes that the gate could not attach itself, and to refresh the extensions and the metrics.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(500);
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
@@ -134,7 +134,7 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
         .failures
         .iter()
         .for_each(|failure| log_message(failure));
-    let runner = SessionRunner::start(extensions)?;
+    let runner = SessionRunner::start_for(&select, extensions)?;
     process_selection::warn_missing_cgroups(&select);
     let mut daemon = Daemon {
         arguments,
@@ -152,6 +152,7 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
 impl Daemon<'_> {
     fn attach_initial(&mut self, has_guard: bool) -> Result<()> {
         self.runner.prepare_machine()?;
+        self.runner.follow_cgroups(&self.select)?;
         if self.select.all {
             self.runner.gate_new_processes();
         }
