@@ -37,7 +37,7 @@ pub mod symbols;
 pub mod watchdog;
 pub mod wire;
 
-pub use error::{Error, Result};
+pub use error::{Error, HookUse, Result};
 pub use followed_cgroups::{AwaitedCgroup, CgroupId};
 
 /// Stops libbpf from writing to stderr. Tollgate reports each failure by a message of its own.

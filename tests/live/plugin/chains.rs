@@ -205,7 +205,17 @@ fn chain_runs_in_order() {
     let many = [texts[0]; 9];
     ran(&many, "", "calls 1")
         .exits_with(125)
-        .says("this hook already has 8 linked plugin handlers");
+        .says("`on enter(getppid)` already has 8 linked plugin handlers (plugin-0, plugin-1, ");
+}
+
+/// The map is read after the variable, and a large map between them.
+#[test]
+fn variables_and_maps_of_a_report_are_one_snapshot() {
+    let text = "u64 n; map<u32, u64> large[4096]; map<u32, u64> last[1];
+        on timer(\"100us\") { for (int i = 0; i < 50; i++) large[n * 50 + i & 4095] = n; last[0] = ++n; }";
+    let state = &run(&[text], "calls 1000000")[0];
+    assert_eq!(entries(state, "last"), [(0, number(state, "n"))]);
+    assert_eq!(state["is_linked"], true);
 }
 
 #[test]
@@ -286,7 +296,7 @@ fn failed_swap_changes_nothing() {
     let more =
         at_work.file("more", "u64 n; on enter(getppid) { n++; } on enter(getppid, getpid) {}");
     let swapped = at_work.request(&format!("swap counts {}", more.display()));
-    swapped.exits_with(125).says("this hook already has 8 linked plugin handlers");
+    swapped.exits_with(125).says("already has 8 linked plugin handlers (");
     assert_eq!(at_work.show("counts")["is_linked"], true);
     let mut load = at_work.workload("calls-on-input 1");
     at_work.wait_until_counted("counts", &mut load);
@@ -636,7 +646,7 @@ fn killed_daemons_slots_are_reused() {
         at_work
             .request(&format!("load {}", file.display()))
             .exits_with(125)
-            .says("this hook already has 8 linked plugin handlers");
+            .says("already has 8 linked plugin handlers (");
     };
     let killed = PluginDaemon::start("p0", COUNT);
     texts(&killed);

@@ -6,10 +6,11 @@ use std::net::{Ipv6Addr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::process::Command;
 
+use crate::harness::job::copy;
 use crate::harness::network::OwnNetwork;
 use crate::harness::plugins::{PluginDaemon, entries, number};
 use crate::harness::services::Consumer;
-use crate::harness::{eventually, workload};
+use crate::harness::{eventually, workload, workloads};
 
 /// Returns (6, 12) for "6.12.9-amd64".
 fn kernel_release() -> (u32, u32) {
@@ -206,6 +207,29 @@ fn tracepoints_have_their_fields() {
     let parent = children.iter().find(|(pid, _)| *pid == child).expect("it was seen").1;
     // The parent is the thread that forked.
     assert!(fs::exists(format!("/proc/self/task/{parent}")).expect("/proc"), "{parent}");
+}
+
+/// `filename` has no fixed length. A longer text is cut, and ends in a NUL.
+#[test]
+fn texts_of_tracepoints_are_read() {
+    let at_work = PluginDaemon::start_idle();
+    let program = at_work.path("short");
+    copy(&workloads(), &program);
+    let long = at_work.path(&"long".repeat(20));
+    copy(&workloads(), &long);
+    let beginning = &long.display().to_string()[..60];
+    let text = format!(
+        "u64 shorts, longs, length; on tracepoint(\"sched:sched_process_exec\") {{ if \
+        (strcmp(filename, \"{}\") == 0) shorts++; if (strncmp(filename, \"{beginning}\", 60) == 0) \
+        {{ longs++; length = strlen(filename); }} }}",
+        program.display()
+    );
+    at_work.load("executed", &text, "");
+    for program in [&program, &program, &long] {
+        assert!(Command::new(program).args(["calls", "1"]).status().expect("it starts").success());
+    }
+    let state = at_work.show("executed");
+    assert_eq!(["shorts", "longs", "length"].map(|name| number(&state, name)), [2, 1, 63]);
 }
 
 #[test]

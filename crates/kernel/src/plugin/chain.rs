@@ -12,7 +12,7 @@ use libbpf_rs::{MapCore as _, MapFlags, MapHandle, MapType};
 use super::gate_hooks::GATE_HOOKS;
 use super::map::create_map;
 use crate::cpus;
-use crate::error::{Error, ErrorContext, Result};
+use crate::error::{Error, ErrorContext, HookUse, Result};
 use crate::gate::{Gate, Lock};
 use crate::mapped_array::{Field, MappedArray, field};
 use crate::process::{self, own_pid_namespace};
@@ -145,7 +145,10 @@ impl Chain {
         self.sweep();
         let slots = self.slots();
         let number = (1..=wire::PLUGIN_SLOTS).find(|number| slots[*number as usize].owner_pid == 0);
-        let number = number.ok_or(Error::NoSlotAtHook(wire::PLUGIN_SLOTS))?;
+        let number = number.ok_or_else(|| {
+            let owners = slots[1..].iter().map(|slot| slot.owner_pid).collect();
+            Error::NoSlotAtHook(HookUse { owners, ..HookUse::default() })
+        })?;
         let since = slots.iter().map(|slot| slot.since).max().unwrap_or(0) + 1;
         let slot = plugin_slot {
             session,

@@ -22,13 +22,13 @@ pub struct PluginCommandLine {
 pub enum PluginCommand {
     /// Check a plugin: show what it contains, or what is wrong with it
     ///
-    /// The plugin is compiled but not loaded, so root is not needed. The exit status is 125 if it
-    /// has errors.
+    /// The plugin is compiled but not loaded, so root is not needed, except to read the fields of
+    /// tracepoints. The exit status is 125 if it has errors.
     Check(PluginCheckArguments),
     /// Compile a plugin and show its instructions
     ///
     /// The instructions are printed in the notation of the kernel's verifier, below their source
-    /// lines. Nothing is loaded, so root is not needed.
+    /// lines. Nothing is loaded, so root is not needed, except to read the fields of tracepoints.
     Build(PluginCheckArguments),
     /// Load a plugin into a running daemon, which runs it at its hooks
     ///

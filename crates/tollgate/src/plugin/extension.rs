@@ -1,10 +1,10 @@
 //! The plugins of a running session: loads, links, swaps and unloads them, and reads their output.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use ecode::MAX_CUT_SHORT;
+use ecode::{HookProvider as _, MAX_CUT_SHORT};
 use kernel::clock::now_ns;
 use kernel::gate::Gate;
 use kernel::plugin::{
@@ -13,6 +13,7 @@ use kernel::plugin::{
 use kernel::wire;
 use serde_json::Number;
 
+use super::check::heading;
 use super::compile::{CompiledPlugin, build, built, has_problems, micros, name_of};
 use super::hooks::OffsetSource;
 use super::records::{Line, PluginOutput, decode_records};
@@ -70,6 +71,8 @@ struct RunningPlugin {
     cut_short_before: u64,
     /// Why the plugin was unlinked.
     unlink_reason: Option<String>,
+    /// Whether it was linked when the session stopped its plugins.
+    was_linked: Option<bool>,
 }
 
 /// Where a plugin runs among others, and for whom.
@@ -248,10 +251,13 @@ impl Plugins {
         self.check_reach(&built, placement)?;
         extend(gate, required_mask(&built))?;
         let order = placement.order(self.session);
-        let (plugin, times) = built.load_at(source, &mut self.hooks, gate, order, None)?;
+        let loaded = built.load_at(source, &mut self.hooks, gate, order, None);
+        let (plugin, times) = loaded.map_err(|error| self.with_hook_users(&built, error))?;
         let idle = never_run(&built, self.has_guard);
         let live = RunningPlugin::new(name, placement, built, plugin)?;
-        let link_us = micros(live.plugin.link(None)?);
+        let linked = live.plugin.link(None);
+        let link_us =
+            micros(linked.map_err(|error| self.with_hook_users(&live.built, error.into()))?);
         self.all.push(live);
         self.update_ownership(gate);
         let name = name.to_owned();
@@ -269,17 +275,15 @@ impl Plugins {
         ensure!(!old.plugin.is_device_gone(), "{name}: {DEVICE_GONE}");
         let transfer = StateTransfer::between(&old.built, &built);
         let order = old.placement.order(self.session);
-        let (plugin, times) = built.load_at(
-            source,
-            &mut self.hooks,
-            gate,
-            order,
-            Some((&old.plugin, &transfer.shared)),
-        )?;
+        let replaced = Some((&old.plugin, &transfer.shared));
+        let loaded = built.load_at(source, &mut self.hooks, gate, order, replaced);
+        let (plugin, times) = loaded.map_err(|error| self.with_hook_users(&built, error))?;
         transfer.copy(old.plugin.data(), plugin.data());
         let idle = never_run(&built, self.has_guard);
         let new = RunningPlugin::new(name, old.placement, built, plugin)?;
-        let link_us = micros(new.plugin.link(Some(&old.plugin))?);
+        let linked = new.plugin.link(Some(&old.plugin));
+        let link_us =
+            micros(linked.map_err(|error| self.with_hook_users(&new.built, error.into()))?);
         let mut old = std::mem::replace(&mut self.all[index], new);
         // Read the last output of the old version before its buffer is gone.
         let output = old.drain_output();
@@ -296,6 +300,44 @@ impl Plugins {
             return Ok(());
         }
         check_reach(built, "`tollgate plugin load --machine-wide` loads the plugin all the same")
+    }
+
+    /// If a hook has no room for a plugin, names the hook and the plugins there.
+    fn with_hook_users(&self, built: &CompiledPlugin, error: anyhow::Error) -> anyhow::Error {
+        let (at, what) = match error.downcast_ref() {
+            Some(kernel::Error::HookFull(at)) => (at, "linked"),
+            Some(kernel::Error::NoSlotAtHook(at)) => (at, "loaded"),
+            _ => return error,
+        };
+        let full = &built.object.programs[at.program];
+        let is_there = |live: &&RunningPlugin| {
+            let separate = OffsetSource::ToCheck.has_separate_attach_points(&full.hook);
+            live.built.object.programs.iter().any(|program| {
+                program.section == full.section && (!separate || program.selected == full.selected)
+            })
+        };
+        let own = self.all.iter().filter(is_there).map(|live| live.name.clone());
+        let others: BTreeSet<_> =
+            at.owners.iter().filter(|pid| **pid != std::process::id()).collect();
+        let others = others.into_iter().map(|pid| format!("those of process {pid}"));
+        let users: Vec<_> = own.chain(others).collect();
+        anyhow::anyhow!(
+            "`{}` already has {} {what} plugin handlers ({}): unload one",
+            heading(&full.hook, &full.selected),
+            at.owners.len(),
+            printable(&users.join(", "))
+        )
+    }
+
+    /// Stops all plugins, so that their variables and maps do not change any more. Their states
+    /// still say whether they were linked.
+    pub fn halt(&mut self) -> Result<()> {
+        for live in &mut self.all {
+            live.was_linked = Some(live.plugin.is_linked());
+            live.plugin.unlink()?;
+        }
+        kernel::cpus::wait_for_all();
+        Ok(())
     }
 
     /// Unloads a plugin. Returns the time to unlink it in microseconds.
@@ -450,6 +492,7 @@ impl RunningPlugin {
             lost_reported,
             cut_short_before,
             unlink_reason,
+            was_linked: None,
         })
     }
 
@@ -491,7 +534,7 @@ impl RunningPlugin {
             name: self.name.clone(),
             priority: self.placement.priority,
             handlers: handlers.collect(),
-            is_linked: self.plugin.is_linked() && !is_lost,
+            is_linked: self.was_linked.unwrap_or_else(|| self.plugin.is_linked()) && !is_lost,
             unlink_reason: self
                 .unlink_reason
                 .clone()

@@ -173,6 +173,9 @@ impl Extension for PluginsInSession {
         _notes: &mut Vec<String>,
     ) -> Result<Option<Box<dyn Section>>> {
         self.tend(context)?;
+        self.plugins.halt()?;
+        // What the plugins have written until they were stopped.
+        self.tend(context)?;
         Ok(Some(Box::new(PluginReport(self.plugins.states()?))))
     }
 
