@@ -65,15 +65,44 @@ struct entering {
 	bool is_current, is_elsewhere;
 };
 
+/* The depth of sessions within each other to which a thread is looked for. */
+#define NESTED_SESSIONS 8
+
+/*
+ * Whether a thread already counts in a session, perhaps within another one. It must not be taken
+ * over again at each move between two groups of the session.
+ */
+static __always_inline bool counts_in(struct thread_state *thread, u32 index)
+{
+	u32 number = thread->row, i;
+	struct row *row;
+
+	if (!(thread->mask & ~SERVICE))
+		return false;
+	for (i = 0; i < NESTED_SESSIONS && number; i++) {
+		row = row_at(number);
+		if (!row)
+			return false;
+		if (row->session == index)
+			return true;
+		number = row->parent;
+	}
+	return false;
+}
+
 static long enter_session(u32 index, struct entering *at)
 {
 	struct task_struct *task = at->task;
 	struct session *session;
+	u32 slot;
 
 	if (!(at->sessions >> (index & (SESSIONS - 1)) & 1))
 		return 0;
 	session = session_at(index);
 	if (!session || !session->used || session->owner_tgid == task->tgid)
+		return 0;
+	slot = slot_of(task);
+	if (slot && counts_in(thread_at(slot), index))
 		return 0;
 	/*
 	 * The kernel side can only find the identity of the current process. It is that of a new

@@ -188,9 +188,9 @@ impl Lexer<'_> {
                 && decimal.bytes().all(|byte| byte.is_ascii_digit());
             self.problem(if is_decimal {
                 problem.help(format!("write {decimal}"))
-            } else if INTERVAL_UNITS.contains(&word.trim_start_matches(|at: char| {
-                at.is_ascii_digit()
-            })) {
+            } else if INTERVAL_UNITS
+                .contains(&word.trim_start_matches(|at: char| at.is_ascii_digit()))
+            {
                 problem.help(format!("write an interval as a string: `timer(\"{word}\")`"))
             } else {
                 problem

@@ -120,7 +120,11 @@ impl Integer {
             std::cmp::Ordering::Less => other,
             std::cmp::Ordering::Greater => one,
             std::cmp::Ordering::Equal => {
-                if one.is_signed { other } else { one }
+                if one.is_signed {
+                    other
+                } else {
+                    one
+                }
             }
         }
     }

@@ -68,7 +68,9 @@ pub enum Error {
     )]
     SpeedsInUse,
     /// All positions of a hook's chain are in use.
-    #[error("a hook of the plugin already has {} linked plugin handlers: unload one", .0.owners.len())]
+    #[error(
+        "a hook of the plugin already has {} linked plugin handlers: unload one", .0.owners.len()
+    )]
     HookFull(HookUse),
     /// All plugin slots of a hook are in use.
     #[error(

@@ -11,13 +11,13 @@ use kernel::{AwaitedCgroup, CgroupId};
 use crate::process_selection::{Select, unit_name, without_mount_point};
 
 /// A hierarchy: a line of /proc/PID/cgroup without the path.
-struct Hierarchy {
+struct CgroupHierarchy {
     number: u32,
     /// Comma-separated; empty for cgroup v2.
     controllers: String,
 }
 
-impl Hierarchy {
+impl CgroupHierarchy {
     fn parse(line: &str) -> Option<Self> {
         let (number, rest) = line.split_once(':')?;
         let (controllers, _) = rest.split_once(':')?;
@@ -53,7 +53,7 @@ pub fn visit_selected(
     mut visit: impl FnMut(CgroupId) -> Result<()>,
 ) -> Result<()> {
     let mounts = mounts::mounted();
-    for hierarchy in Hierarchy::all() {
+    for hierarchy in CgroupHierarchy::all() {
         let Some(mount) = mounts.iter().find(|mount| hierarchy.is_mounted_by(mount)) else {
             continue;
         };
@@ -62,7 +62,9 @@ pub fn visit_selected(
         while let Some(folder) = folders.pop() {
             let path = format!("{}{folder}", mount.mount_point);
             let line = format!("{}:{}:{root}{folder}", hierarchy.number, hierarchy.controllers);
-            if select.matches_cgroups(&line) && let Ok(metadata) = fs::metadata(&path) {
+            if select.matches_cgroups(&line)
+                && let Ok(metadata) = fs::metadata(&path)
+            {
                 visit(CgroupId { hierarchy: hierarchy.number, inode: metadata.ino() })?;
             }
             folders.extend(inner_folders(Path::new(&path)).map(|name| format!("{folder}/{name}")));
@@ -80,7 +82,7 @@ fn inner_folders(path: &Path) -> impl Iterator<Item = String> {
 /// The selected control groups, whether they exist or not. In a cgroup namespace, the paths from
 /// the real root are not known: there, a search finds those that are created later.
 pub fn awaited(select: &Select) -> Vec<AwaitedCgroup> {
-    let hierarchies = Hierarchy::all();
+    let hierarchies = CgroupHierarchy::all();
     let mut awaited: Vec<_> =
         select.unit.iter().map(|unit| AwaitedCgroup::Name(unit_name(unit))).collect();
     for path in select.cgroup.iter().map(|path| without_mount_point(path)) {
@@ -102,15 +104,18 @@ mod tests {
     #[test]
     fn hierarchies_are_found_among_mounts() {
         let [v1, v2, named] = ["4:cpu,cpuacct:/a:b", "0::/", "1:name=systemd:/init"]
-            .map(|line| Hierarchy::parse(line).expect("a line of /proc/PID/cgroup"));
+            .map(|line| CgroupHierarchy::parse(line).expect("a line of /proc/PID/cgroup"));
         assert_eq!((v1.number, v1.controllers.as_str()), (4, "cpu,cpuacct"));
-        assert_eq!([v1.folder(), v2.folder(), named.folder()], ["cpu,cpuacct", "unified", "systemd"]);
+        assert_eq!(
+            [v1.folder(), v2.folder(), named.folder()],
+            ["cpu,cpuacct", "unified", "systemd"]
+        );
         let mounts = mounts::parse(
             "41 31 0:38 / /sys/fs/cgroup/unified rw shared:9 - cgroup2 cgroup2 rw,nsdelegate\n\
             32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n\
             33 31 0:30 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd\n",
         );
-        let of = |hierarchy: &Hierarchy| {
+        let of = |hierarchy: &CgroupHierarchy| {
             mounts.iter().position(|mount| hierarchy.is_mounted_by(mount))
         };
         assert_eq!([of(&v1), of(&v2), of(&named)], [Some(1), Some(0), Some(2)]);

@@ -28,10 +28,10 @@ pub struct Select {
     #[arg(long, value_name = "NAME", value_parser = OsStringValueParser::new().try_map(not_empty))]
     pub comm: Vec<OsString>,
     /// Watch processes in this control group or below it (a path under /sys/fs/cgroup, or one from
-    /// /proc/PID/cgroup), also those that start later
+    /// /proc/PID/cgroup), also those that enter it later
     #[arg(long, value_name = "PATH", value_parser = parse_cgroup)]
     pub cgroup: Vec<String>,
-    /// Watch processes of this systemd unit, also those that start later
+    /// Watch processes of this systemd unit, also those that enter it later
     #[arg(long, value_name = "UNIT", value_parser = NonEmptyStringValueParser::new())]
     pub unit: Vec<String>,
     /// Watch every process of the machine except Tollgate itself

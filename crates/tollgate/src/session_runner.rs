@@ -66,10 +66,7 @@ impl SessionRunner {
 
     /// Starts a session of these processes. Call [`Self::follow_cgroups`] before the processes are
     /// attached.
-    pub fn start_for(
-        select: &Select,
-        setups: Vec<Box<dyn ExtensionSetup>>,
-    ) -> Result<Self> {
+    pub fn start_for(select: &Select, setups: Vec<Box<dyn ExtensionSetup>>) -> Result<Self> {
         let follows = if select.has_cgroups() { wire::FOLLOW_CGROUPS } else { 0 };
         Self::start_with(setups, follows)
     }

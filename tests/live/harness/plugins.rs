@@ -136,10 +136,8 @@ impl PluginDaemon {
 pub fn workload_in(cgroup: &TestCgroup, arguments: &str) -> Running {
     let mut job = Job::of(workload(arguments));
     job.command.stdin(Stdio::piped());
-    let procs = OpenOptions::new()
-        .write(true)
-        .open(cgroup.0.join("cgroup.procs"))
-        .expect("our cgroup");
+    let procs =
+        OpenOptions::new().write(true).open(cgroup.0.join("cgroup.procs")).expect("our cgroup");
     let join = move || {
         // SAFETY: two valid bytes; "0" stands for the writing process.
         let written = unsafe { libc::write(procs.as_raw_fd(), c"0".as_ptr().cast(), 1) };

@@ -212,7 +212,10 @@ fn chain_runs_in_order() {
 #[test]
 fn variables_and_maps_of_a_report_are_one_snapshot() {
     let text = "u64 n; map<u32, u64> large[4096]; map<u32, u64> last[1];
-        on timer(\"100us\") { for (int i = 0; i < 50; i++) large[n * 50 + i & 4095] = n; last[0] = ++n; }";
+        on timer(\"100us\") {
+            for (int i = 0; i < 50; i++) large[n * 50 + i & 4095] = n;
+            last[0] = ++n;
+        }";
     let state = &run(&[text], "calls 1000000")[0];
     assert_eq!(entries(state, "last"), [(0, number(state, "n"))]);
     assert_eq!(state["is_linked"], true);
@@ -310,7 +313,8 @@ fn failed_load_leaves_nothing() {
     let at_work = PluginDaemon::start("counts", COUNT);
     let half = at_work.file("half", "u64 n; on enter(getppid) { n++; } on xdp(\"nowhere0\") {}");
     for _ in 0..8 {
-        let failed = at_work.request(&format!("load --machine-wide {}", half.display())).exits_with(125);
+        let failed =
+            at_work.request(&format!("load --machine-wide {}", half.display())).exits_with(125);
         failed.says("cannot find the network device nowhere0");
     }
     assert_eq!(at_work.request("list").success().text().lines().count(), 1);

@@ -143,7 +143,8 @@ fn packets_are_counted_and_dropped() {
     for hook in ["xdp", "ingress", "egress"] {
         if hook != "xdp" && kernel_release() < (6, 6) {
             let file = at_work.file(hook, &text(hook));
-            let refused = at_work.request(&format!("load --machine-wide {}", file.display())).exits_with(125);
+            let refused =
+                at_work.request(&format!("load --machine-wide {}", file.display())).exits_with(125);
             refused.says("attach a plugin to lo (needs Linux 6.6)");
             continue;
         }
@@ -151,7 +152,8 @@ fn packets_are_counted_and_dropped() {
         if hook == "xdp" {
             let other = PluginDaemon::start_idle();
             let file = other.file("other", &text(hook));
-            let refused = other.request(&format!("load --machine-wide {}", file.display())).exits_with(125);
+            let refused =
+                other.request(&format!("load --machine-wide {}", file.display())).exits_with(125);
             refused.says("(plugin) is attached, and the kernel allows only one");
         }
         for message in ["abc", "x", "defgh"] {

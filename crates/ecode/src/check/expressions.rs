@@ -302,12 +302,14 @@ impl Checker<'_> {
                     let known = self.scopes.names(|_| true);
                     let message = format!("there is no map or array `{name}`");
                     let problem = Diagnostic::error(array.span.clone(), message);
-                    return self.error(match closest_name(name, known.iter().map(String::as_str)) {
-                        Some(near) => problem.help(format!("did you mean `{near}`?")),
-                        None => problem.help(format!(
-                            "declare it before the handler: `map<u32, u64> {name}[1024];`"
-                        )),
-                    });
+                    return self.error(
+                        match closest_name(name, known.iter().map(String::as_str)) {
+                            Some(near) => problem.help(format!("did you mean `{near}`?")),
+                            None => problem.help(format!(
+                                "declare it before the handler: `map<u32, u64> {name}[1024];`"
+                            )),
+                        },
+                    );
                 }
                 let lvalue = self.lvalue(array)?;
                 let index = self.expression(index)?;

@@ -26,8 +26,16 @@ const MAX_CALL_PARAMETERS: usize = 12;
 const FOREIGN_HOOKS: &[(&[&str], &str)] = &[
     (
         &[
-            "kprobe", "kretprobe", "kfunc", "kretfunc", "fentry", "fexit", "uprobe", "uretprobe",
-            "usdt", "lsm",
+            "kprobe",
+            "kretprobe",
+            "kfunc",
+            "kretfunc",
+            "fentry",
+            "fexit",
+            "uprobe",
+            "uretprobe",
+            "usdt",
+            "lsm",
         ],
         "functions cannot be probed: use `tracepoint(\"GROUP:EVENT\")`, or `enter` and `exit` of a \
         system call",

@@ -122,8 +122,8 @@ impl Lowerer<'_> {
         let word = self.load_source(&word, 0);
         let mut offset = self.operate(Operator::And, U64, word, Value::Constant(0xffff));
         if location == TextLocation::Word {
-            let end = source.path.iter().map(|at| i64::from(*at)).sum::<i64>()
-                + i64::from(source.bytes);
+            let end =
+                source.path.iter().map(|at| i64::from(*at)).sum::<i64>() + i64::from(source.bytes);
             offset = self.operate(Operator::Add, U64, offset, Value::Constant(end));
         }
         let context = self.register();

@@ -16,8 +16,16 @@ type Parsed<T> = Result<T, ErrorReported>;
 
 pub fn parse(tokens: &[Token], problems: &mut Vec<Diagnostic>) -> Vec<Item> {
     let (structs, typedefs) = (Vec::new(), Vec::new());
-    let mut parser =
-        Parser { tokens, at: 0, depth: 0, else_ifs: 0, is_too_deep: false, structs, typedefs, problems };
+    let mut parser = Parser {
+        tokens,
+        at: 0,
+        depth: 0,
+        else_ifs: 0,
+        is_too_deep: false,
+        structs,
+        typedefs,
+        problems,
+    };
     let mut items = Vec::new();
     while *parser.kind() != TokenKind::End
         && parser.problems.len() < MAX_DIAGNOSTICS

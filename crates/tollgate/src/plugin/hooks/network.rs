@@ -101,7 +101,14 @@ pub fn sockets(hook: &str) -> HookSpec {
         [of_four, HookProgram { section: six, variants: vec![mapped.clone(), other.clone()] }]
     });
     let programs = programs.collect();
-    HookSpec { fields, programs, return_policy, unreadable: Vec::new(), unavailable: None, packet: None }
+    HookSpec {
+        fields,
+        programs,
+        return_policy,
+        unreadable: Vec::new(),
+        unavailable: None,
+        packet: None,
+    }
 }
 
 /// `xdp`, `ingress`, `egress`

@@ -33,7 +33,14 @@ impl OffsetSource {
 
 /// The specification of a hook that cannot deny anything.
 pub fn observing_spec(fields: Vec<HookField>, programs: Vec<HookProgram>) -> HookSpec {
-    HookSpec { fields, programs, return_policy: OBSERVES, unreadable: Vec::new(), unavailable: None, packet: None }
+    HookSpec {
+        fields,
+        programs,
+        return_policy: OBSERVES,
+        unreadable: Vec::new(),
+        unavailable: None,
+        packet: None,
+    }
 }
 
 /// A program with one variant and no conditions.

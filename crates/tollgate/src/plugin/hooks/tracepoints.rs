@@ -2,9 +2,7 @@
 
 use std::io::ErrorKind;
 
-use ecode::{
-    FieldBase, FieldSource, HookError, HookField, HookSpec, Integer, TextLocation, Type,
-};
+use ecode::{FieldBase, FieldSource, HookError, HookField, HookSpec, Integer, TextLocation, Type};
 use kernel::plugin::tracefs;
 
 use super::parts::{observing_spec, unconditional_program};
@@ -57,9 +55,7 @@ fn unknown(name: &str) -> HookError {
     };
     let help = match near {
         Some(near) => format!("did you mean \"{near}\"?"),
-        None if !name.contains(':') => {
-            "write it with its group: \"sched:sched_switch\"".into()
-        }
+        None if !name.contains(':') => "write it with its group: \"sched:sched_switch\"".into(),
         None => "/sys/kernel/tracing/available_events lists the tracepoints (mount -t tracefs \
             none /sys/kernel/tracing)"
             .into(),
@@ -86,9 +82,8 @@ fn parse_field(line: &str) -> Option<Described> {
     let is_array = declared.contains('[');
     let unreadable = |why| Some(Described::Unreadable(name.into(), why));
     let of_bytes = |bytes: u64| Integer::short(bytes as u8 * 8, signed != 0);
-    let readable = |ty, source| {
-        Some(Described::Readable(HookField { name: name.into(), ty }, source))
-    };
+    let readable =
+        |ty, source| Some(Described::Readable(HookField { name: name.into(), ty }, source));
     let text = Type::Array(Type::from(Integer::c(8, true)).into(), MAX_ARRAY_LEN);
     let location = match of.split(' ').next() {
         Some("__data_loc") => Some(TextLocation::Context),
