@@ -47,8 +47,10 @@ pub fn spec(name: &str) -> Result<HookSpec, HookError> {
 }
 
 fn unknown(name: &str) -> HookError {
+    // The kernel lists the records of tracers as well (`ftrace:function`).
+    let has_no_match = name.starts_with("ftrace:") || name.contains(['/', '.']);
     let events = tracefs::read("available_events").unwrap_or_default();
-    let known = || events.lines().filter(|event| !event.starts_with("ftrace:"));
+    let known = || events.lines().filter(|event| !event.starts_with("ftrace:") && !has_no_match);
     let near = match name.split_once(':') {
         Some(_) => ecode::closest_name(name, known()),
         None => known().find(|event| event.rsplit(':').next() == Some(name)),
