@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Enters the plugins of a process at a hook of control groups. The programs are attached to the root
- * of the hierarchy, so every task of the machine passes them. Each task runs the plugins of its
- * session, as at the hooks of the gate, whose maps these programs use. A process that has plugins
- * for the whole machine only enters them without a look-up (crates/kernel/src/plugin/hook.rs).
+ * Enters the plugins of a process at a hook of control groups. The programs are attached to the
+ * root of the hierarchy, so every task of the machine passes them. Each task runs the plugins of
+ * its session, as at the hooks of the gate, whose maps these programs use. A process that has
+ * plugins for the whole machine only enters them without a look-up
+ * (crates/kernel/src/plugin/hook.rs).
  */
 #include "gate/threads.bpf.h"
 #include "plugin/chain.bpf.h"

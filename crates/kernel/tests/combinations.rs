@@ -36,8 +36,8 @@ fn load(masks: impl IntoIterator<Item = u32>) {
 }
 
 /// Each of the sixteen subsets of lens, guard, service and plugin except the empty one, all options
-/// included; then pace and sessions of control groups beside the largest of them. With pace, more subsets would take minutes in an
-/// emulated machine.
+/// included; then pace and sessions of control groups beside the largest of them. With pace, more
+/// subsets would take minutes in an emulated machine.
 #[test]
 fn every_combination_of_extensions_loads() {
     let [lens, guard] = [LENS[3], guard()[4]];

@@ -33,7 +33,8 @@ pub use arguments::DaemonArguments;
 use control_socket::{ControlSocket, PendingRequest};
 use metrics_server::Page;
 
-/// How often to search for processes that the gate could not attach itself, and to refresh the extensions and the metrics.
+/// How often to search for processes that the gate could not attach itself, and to refresh the
+/// extensions and the metrics.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(500);
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
