@@ -146,13 +146,14 @@ static __always_inline void cgroup_entered(struct cgroup *cgroup, struct task_st
 
 /*
  * A new child is in its parent's control groups, and the parent is in the session of these, unless
- * the child was created in another group of cgroup v2.
+ * the child was created in another group of cgroup v2. The parent runs here.
  */
-static __always_inline void cgroup_forked(struct task_struct *parent, struct task_struct *child)
+static __always_inline void cgroup_new_task(struct task_struct *child)
 {
+	struct task_struct *parent = bpf_get_current_task_btf();
 	struct entering at = { .task = child };
 
-	if (!(config.enabled & FOLLOW_CGROUPS) || likely(child->cgroups == parent->cgroups))
+	if (likely(child->cgroups == parent->cgroups))
 		return;
 	at.sessions = sessions_following(BPF_CORE_READ(child, cgroups, dfl_cgrp));
 	if (at.sessions)

@@ -103,7 +103,6 @@ int BPF_PROG(gate_fork, struct task_struct *parent, struct task_struct *child)
 	if (is_retired())
 		return 0;
 	task_forked(parent, child);
-	cgroup_forked(parent, child);
 	if (config.enabled & PLUGIN)
 		plugins_run(ctx, &plugin_chains[PLUGIN_HOOK_FORK], plugin_session_of(child),
 			    &plugin_fork);
@@ -222,6 +221,18 @@ int BPF_PROG(gate_cgroup_attach, struct cgroup *cgroup, const char *path, struct
 {
 	if (!is_retired())
 		cgroup_entered(cgroup, task, is_process);
+	return 0;
+}
+
+/*
+ * A new task, before it runs. This is not a part of gate_fork, because both together need more than
+ * the 512 bytes of stack.
+ */
+SEC("?tp_btf/sched_wakeup_new")
+int BPF_PROG(gate_new_task, struct task_struct *task)
+{
+	if (!is_retired())
+		cgroup_new_task(task);
 	return 0;
 }
 
