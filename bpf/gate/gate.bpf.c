@@ -5,6 +5,7 @@
  * compiled in (config.enabled) and apply to the thread (its mask). A bystander costs a per-CPU load
  * and a branch. wire/programs.h says which of the programs are loaded.
  */
+#include "gate/cgroups.bpf.h"
 #include "gate/crossing.bpf.h"
 #include "gate/switch.bpf.h"
 #include "gate/tasks.bpf.h"
@@ -211,6 +212,44 @@ int gate_recvmsg6(struct bpf_sock_addr *from)
 {
 	call_recvmsg(from, AF_INET6);
 	return 1;
+}
+
+/* Only with sessions of control groups. `task` is the first thread if its whole process moves. */
+SEC("?tp_btf/cgroup_attach_task")
+int BPF_PROG(gate_cgroup_attach, struct cgroup *cgroup, const char *path, struct task_struct *task,
+	     bool is_process)
+{
+	if (!is_retired())
+		cgroup_entered(cgroup, task, is_process);
+	return 0;
+}
+
+/*
+ * A new task, before it runs. This is not a part of gate_fork, because both together need more than
+ * the 512 bytes of stack.
+ */
+SEC("?tp_btf/sched_wakeup_new")
+int BPF_PROG(gate_new_task, struct task_struct *task)
+{
+	if (!is_retired())
+		cgroup_new_task(task);
+	return 0;
+}
+
+SEC("?tp_btf/cgroup_mkdir")
+int BPF_PROG(gate_cgroup_mkdir, struct cgroup *cgroup, const char *path)
+{
+	if (!is_retired())
+		cgroup_made(cgroup, path);
+	return 0;
+}
+
+SEC("?tp_btf/cgroup_rmdir")
+int BPF_PROG(gate_cgroup_rmdir, struct cgroup *cgroup, const char *path)
+{
+	if (!is_retired())
+		cgroup_removed(cgroup);
+	return 0;
 }
 
 /* Only with the guard. */

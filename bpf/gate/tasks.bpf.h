@@ -296,25 +296,14 @@ static __always_inline void resolve_call(struct thread_state *thread, struct tas
 	thread->in_call = id < 0 ? NOT_IN_CALL : IN_CALL;
 }
 
-static __always_inline void task_attached(struct task_struct *task)
+/* Makes a task that already runs a task of the session. */
+static __always_inline void attach_task(struct task_struct *task, u32 index,
+					struct session *session, u64 identity)
 {
-	u32 level = BPF_CORE_READ(bpf_get_current_task_btf(), thread_pid, level);
-	u32 tgid = visible_pid(BPF_CORE_READ(task, group_leader), level);
-	struct attach_request *attach_request = bpf_map_lookup_elem(&attach_requests, &tgid);
 	struct thread_state *thread;
-	struct session *session;
 	bool is_member, is_free;
-	u32 slot, row, index;
-	u64 identity;
+	u32 slot, row;
 
-	if (!attach_request || (task->flags & PF_EXITING))
-		return;
-	index = attach_request->session;
-	identity = attach_request->identity;
-	session = session_at(index);
-	if (!session)
-		return;
-	session->pid_level = level;
 	slot = slot_of(task);
 	if (!slot) {
 		gate_thread(task, index, session, first_row(index, session, task, 0), 0, false,
@@ -365,6 +354,25 @@ static __always_inline void task_attached(struct task_struct *task)
 	thread->session = index;
 	apply_session(thread, index, session, is_free ? NULL : thread, identity);
 	attach_service(thread, task, is_member);
+}
+
+static __always_inline void task_attached(struct task_struct *task)
+{
+	u32 level = BPF_CORE_READ(bpf_get_current_task_btf(), thread_pid, level);
+	u32 tgid = visible_pid(BPF_CORE_READ(task, group_leader), level);
+	struct attach_request *attach_request = bpf_map_lookup_elem(&attach_requests, &tgid);
+	struct session *session;
+
+	if (!attach_request || (task->flags & PF_EXITING))
+		return;
+	session = session_at(attach_request->session);
+	if (!session)
+		return;
+	session->pid_level = level;
+	if (attach_request->is_owner)
+		session->owner_tgid = task->tgid;
+	else
+		attach_task(task, attach_request->session, session, attach_request->identity);
 }
 
 #endif

@@ -214,6 +214,7 @@ struct vm_area_struct {
 
 struct kernfs_node {
 	const char *name;
+	u64 id;
 };
 
 struct cgroup;
@@ -223,9 +224,14 @@ struct cgroup_subsys_state {
 	struct cgroup_subsys_state *parent;
 };
 
+struct cgroup_root {
+	int hierarchy_id;
+};
+
 struct cgroup {
 	struct cgroup_subsys_state self;
 	struct kernfs_node *kn;
+	struct cgroup_root *root;
 };
 
 /* The numbers depend on the kernel's configuration. */

@@ -56,8 +56,10 @@ enum gate_mask {
 	PLUGIN_EXIT = 1 << 11,
 	/* Tasks with deadlines are followed. */
 	PACE = 1 << 12,
+	/* Tasks that enter a control group of a session become tasks of the session. */
+	FOLLOW_CGROUPS = 1 << 13,
 	/* No extension: a watch has attached the thread, and has not begun to count. */
-	AWAITS_BEGIN = 1 << 13,
+	AWAITS_BEGIN = 1 << 14,
 };
 
 /* The extensions of a mask. */
@@ -168,6 +170,7 @@ enum record_type {
 	RECORD_GUARD_EVENT = 4,
 	RECORD_PACE_TASK = 5,
 	RECORD_PACE_TYPE = 6,
+	RECORD_CGROUP_ENTERED = 7,
 };
 
 /* The tasks and options of one `run`, `lens` or `daemon`. */
@@ -198,9 +201,10 @@ struct session {
 	__u32 is_disabled;
 	/* Plugins are linked for its tasks only. */
 	__u32 has_own_plugins;
+	/* The global number of the owner, if the session follows control groups. */
+	__u32 owner_tgid;
 	/* It attaches tasks, but does not count yet. */
 	__u32 awaits_begin;
-	__u32 unused;
 	/*
 	 * Larger than the number of every session that existed when this one began. If a task
 	 * counts in two sessions with plugins of their own, it has the plugins of the later one.
@@ -268,12 +272,45 @@ struct pending_child {
 /* A process that is to be attached. */
 struct attach_request {
 	__u32 session;
-	__u32 unused;
+	/* It is the session's owner, who is not attached. The session only gets its numbers. */
+	__u32 is_owner;
 	/*
 	 * User space finds the identity, because the kernel side can only find that of the current
 	 * process.
 	 */
 	__u64 identity;
+};
+
+/* The number of followed control groups, and of names of those that may be created. */
+#define FOLLOWED_CGROUPS 16384
+#define AWAITED_CGROUPS 1024
+
+/* A control group of any hierarchy. An identifier is not used again. */
+struct cgroup_key {
+	__u64 id;
+	__u32 hierarchy;
+	__u32 unused;
+};
+
+/* In place of a hierarchy's number: any hierarchy; or the name alone counts, wherever it is. */
+#define ANY_HIERARCHY 0xffffffff
+#define ANY_PARENT 0xfffffffe
+#define AWAITED_PATH_LEN 252
+
+/* A control group that belongs to a session as soon as it is created. */
+struct awaited_cgroup {
+	__u32 hierarchy;
+	/* The path from the root of the hierarchy, or the name; filled with zeros. */
+	char path[AWAITED_PATH_LEN];
+};
+
+/* A process has entered a control group of a session, and user space has to attach it. */
+struct cgroup_entered {
+	__u32 type;
+	__u32 session;
+	/* As seen in the session's PID namespace. */
+	__u32 tgid;
+	__u32 unused;
 };
 
 #endif

@@ -20,13 +20,15 @@
 /*
  * RECONFIGURED: one generation saw the call begin, and the next one saw it end. The next generation
  * cannot distinguish this call from a denied one. ROW_NOTICES: without the notice, the row is read
- * only when the session ends.
+ * only when the session ends. CGROUP_NOTICES: without the notice, further threads of a process that
+ * has entered a control group are found by the next search.
  */
 #define GATE_LOSSES(X)                                                                             \
 	X(THREADS_FULL, SHARED, "threads not gated (table full)")                                  \
 	X(ROWS_FULL, SHARED, "groups merged into another (table full)")                            \
 	X(RECONFIGURED, SHARED, "calls not attributable at a change of the gate's generation")     \
-	X(ROW_NOTICES, SESSION, "group notices not sent (buffer full)")
+	X(ROW_NOTICES, SESSION, "group notices not sent (buffer full)")                            \
+	X(CGROUP_NOTICES, SESSION, "processes in a control group found late (buffer full)")
 
 #define ALL_LOSSES(X)                                                                              \
 	GATE_LOSSES(X)                                                                             \

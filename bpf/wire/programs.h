@@ -33,6 +33,11 @@
 	X(exec, sched_process_exec, "tp_btf/sched_process_exec", ALWAYS, 0, NOTHING)               \
 	X(task_exit, sched_process_exit, "tp_btf/sched_process_exit", ALWAYS, 0, NOTHING)          \
 	X(task_free, sched_process_free, "tp_btf/sched_process_free", SERVICE, 0, NOTHING)         \
+	X(cgroup_attach, cgroup_attach_task, "tp_btf/cgroup_attach_task", FOLLOW_CGROUPS, 0,       \
+	  NOTHING)                                                                                 \
+	X(new_task, sched_wakeup_new, "tp_btf/sched_wakeup_new", FOLLOW_CGROUPS, 0, NOTHING)       \
+	X(cgroup_mkdir, cgroup_mkdir, "tp_btf/cgroup_mkdir", FOLLOW_CGROUPS, 0, NOTHING)           \
+	X(cgroup_rmdir, cgroup_rmdir, "tp_btf/cgroup_rmdir", FOLLOW_CGROUPS, 0, NOTHING)           \
 	X(signal_deliver, signal_deliver, "tp_btf/signal_deliver", GUARD, 0, NOTHING)              \
 	X(signal_generate, signal_generate, "tp_btf/signal_generate", GUARD | SERVICE, 0, NOTHING) \
 	X(sock_recv, sock_recv_length, "tp_btf/sock_recv_length", SERVICE, 0, MESSAGE_TRACEPOINTS) \

@@ -18,11 +18,12 @@ use libbpf_cargo::SkeletonBuilder;
 
 /// The BPF objects: the names of their skeletons, and their sources. `guard_steps` is only for the
 /// differential test, which includes its skeleton itself.
-const OBJECTS: [(&str, &str); 5] = [
+const OBJECTS: [(&str, &str); 6] = [
     ("gate", "gate/gate.bpf.c"),
     ("floor", "measure/floor.bpf.c"),
     ("probe", "measure/probe.bpf.c"),
     ("service_limits", "service/limits.bpf.c"),
+    ("plugin_entry", "plugin/entry.bpf.c"),
     ("guard_steps", "guard/steps.bpf.c"),
 ];
 

@@ -1,6 +1,7 @@
 //! The syntax tree of a program, before names and types are resolved.
 
 use crate::diagnostic::Span;
+use crate::types::Integer;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ident {
@@ -115,10 +116,7 @@ pub enum BaseType {
     Void,
     Bool,
     String,
-    Integer {
-        bits: u8,
-        is_signed: bool,
-    },
+    Integer(Integer),
     Struct(Ident),
     /// An enum, whose values are of type `int`.
     Enum(Ident),

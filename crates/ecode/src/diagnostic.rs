@@ -98,10 +98,10 @@ impl Diagnostic {
     }
 }
 
-/// The most similar name, if one is similar enough.
+/// The most similar name, if one is similar enough: a third of the letters may be wrong. So a name
+/// of two letters has no suggestion, because most other names of two letters are as similar.
 pub fn closest_name<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let letters = name.chars().count();
-    let most = letters.div_ceil(3).min(letters.saturating_sub(1));
+    let most = name.chars().count() / 3;
     let is_as_long =
         |other: &&str| other.len().abs_diff(name.len()) <= most && name.len() <= MAX_NAME_LEN;
     let candidates =
@@ -163,5 +163,8 @@ mod tests {
         }
         assert_eq!(closest_name("conter", ["counter", "other"]), Some("counter"));
         assert_eq!(closest_name("x", ["counter", "y", "xy"]), None);
+        assert_eq!(closest_name("x0", ["f0", "x1"]), None);
+        assert_eq!(closest_name("print", ["int"]), None);
+        assert_eq!(closest_name("cuont", ["count"]), Some("count"));
     }
 }

@@ -25,6 +25,8 @@ pub struct HookSpec {
     pub programs: Vec<HookProgram>,
     /// How the return value of a handler is used.
     pub return_policy: ReturnPolicy,
+    /// Fields that the events have and no handler can read, and why.
+    pub unreadable: Vec<(String, &'static str)>,
     /// Builtin functions that the hook does not support, and why.
     pub unavailable: Option<(&'static [Builtin], &'static str)>,
     /// The kernel helper that reads bytes of the packet, if the hook has one.
@@ -81,11 +83,24 @@ pub struct FieldSource {
     pub is_big_endian: bool,
 }
 
+/// From where the location of a text is counted. It is in the lower half of a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TextLocation {
+    /// From the context on (`__data_loc`).
+    Context,
+    /// From the end of the word on (`__rel_loc`).
+    Word,
+}
+
 /// Where the path of a field begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FieldBase {
     /// The context of the program.
     Context,
+    /// The context of the program; the path leads to a word that says where the text of the field
+    /// is, as in the formats of tracepoints. The text is cut to the length of the field, and always
+    /// ends in a NUL.
+    Text(TextLocation),
     /// The `task_struct` of the current task.
     Task,
     /// The guard's latest verdict on this processor.

@@ -3,6 +3,8 @@
 use crate::diagnostic::{Diagnostic, Span};
 use crate::token::{FLOATING, Keyword, PUNCTUATORS, Token, TokenKind, UNSUPPORTED_C_KEYWORDS};
 
+/// The units of intervals, as in `1s` (see the hook `timer`).
+const INTERVAL_UNITS: [&str; 3] = ["s", "ms", "us"];
 /// Each token takes up to half a kilobyte during compilation.
 const MAX_TOKENS: usize = 1_000_000;
 /// The kernel accepts names of up to 511 bytes (KSYM_NAME_LEN, include/linux/kallsyms.h, in
@@ -186,6 +188,10 @@ impl Lexer<'_> {
                 && decimal.bytes().all(|byte| byte.is_ascii_digit());
             self.problem(if is_decimal {
                 problem.help(format!("write {decimal}"))
+            } else if INTERVAL_UNITS
+                .contains(&word.trim_start_matches(|at: char| at.is_ascii_digit()))
+            {
+                problem.help(format!("write an interval as a string: `timer(\"{word}\")`"))
             } else {
                 problem
             });
@@ -350,6 +356,12 @@ impl Lexer<'_> {
                         already",
                 )
             }
+            '@' => Diagnostic::error(span, "unexpected character '@'").help(
+                "declare a map, `map<u32, u64> calls[1024];`, and use it by its name: \
+                `calls[pid()]++`",
+            ),
+            '$' => Diagnostic::error(span, "unexpected character '$'")
+                .help("declare a variable, `u64 x = 1;`, and use it by its name"),
             _ => Diagnostic::error(span, format!("unexpected character {wrong:?}")),
         };
         self.problem(problem);

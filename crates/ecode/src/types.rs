@@ -27,7 +27,27 @@ pub struct Integer {
     pub bits: u8,
     /// Whether there are negative values.
     pub is_signed: bool,
+    /// Which of its names messages use.
+    pub spelling: Spelling,
 }
+
+/// The names of integer types in messages. All spellings are equal, because they do not make
+/// different types.
+#[derive(Debug, Clone, Copy)]
+pub enum Spelling {
+    /// As in `unsigned int`.
+    C,
+    /// As in `u32`.
+    Short,
+}
+
+impl PartialEq for Spelling {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Spelling {}
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct Struct {
@@ -46,16 +66,26 @@ pub struct StructMember {
     pub offset: u64,
 }
 
-pub const INT: Integer = Integer { bits: 32, is_signed: true };
-pub const LONG: Integer = Integer { bits: 64, is_signed: true };
-pub const U32: Integer = Integer { bits: 32, is_signed: false };
-pub const U64: Integer = Integer { bits: 64, is_signed: false };
-pub const U8: Integer = Integer { bits: 8, is_signed: false };
-pub const U16: Integer = Integer { bits: 16, is_signed: false };
-pub const CHAR: Integer = Integer { bits: 8, is_signed: true };
-const BOOL: Integer = Integer { bits: 1, is_signed: false };
+pub const INT: Integer = Integer::c(32, true);
+pub const LONG: Integer = Integer::c(64, true);
+pub const U32: Integer = Integer::short(32, false);
+pub const U64: Integer = Integer::short(64, false);
+pub const U8: Integer = Integer::short(8, false);
+pub const U16: Integer = Integer::short(16, false);
+pub const CHAR: Integer = Integer::c(8, true);
+const BOOL: Integer = Integer::c(1, false);
 
 impl Integer {
+    /// A type with a name of C.
+    pub const fn c(bits: u8, is_signed: bool) -> Self {
+        Self { bits, is_signed, spelling: Spelling::C }
+    }
+
+    /// A type with a short name.
+    pub const fn short(bits: u8, is_signed: bool) -> Self {
+        Self { bits, is_signed, spelling: Spelling::Short }
+    }
+
     /// The size of a value.
     pub fn bytes(self) -> u64 {
         u64::from(self.bits.div_ceil(8))
@@ -90,7 +120,11 @@ impl Integer {
             std::cmp::Ordering::Less => other,
             std::cmp::Ordering::Greater => one,
             std::cmp::Ordering::Equal => {
-                Self { bits: one.bits, is_signed: one.is_signed && other.is_signed }
+                if one.is_signed {
+                    other
+                } else {
+                    one
+                }
             }
         }
     }
@@ -182,6 +216,9 @@ impl From<Integer> for Type {
 
 impl Display for Integer {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Spelling::Short = self.spelling {
+            return write!(to, "{}{}", if self.is_signed { "i" } else { "u" }, self.bits);
+        }
         let name = match self.bits {
             8 => "char",
             16 => "short",
@@ -217,7 +254,16 @@ mod tests {
     use super::*;
 
     fn integer(bits: u8, is_signed: bool) -> Integer {
-        Integer { bits, is_signed }
+        Integer::c(bits, is_signed)
+    }
+
+    #[test]
+    fn types_keep_their_spelling() {
+        let (short, c) = (Integer::short(32, false), Integer::c(32, false));
+        assert_eq!(short, c);
+        assert_eq!([short, c].map(|of| of.to_string()), ["u32", "unsigned int"]);
+        assert_eq!(short.common(INT).to_string(), "u32");
+        assert_eq!(Type::Array(Rc::new(Integer::short(8, true).into()), 4).to_string(), "i8[4]");
     }
 
     #[test]

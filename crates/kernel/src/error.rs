@@ -67,15 +67,17 @@ pub enum Error {
         a time"
     )]
     SpeedsInUse,
-    /// All positions of a hook's chain are in use. There are this many.
-    #[error("this hook already has {0} linked plugin handlers: unload one")]
-    HookFull(usize),
-    /// All plugin slots of a hook are in use. There are this many.
+    /// All positions of a hook's chain are in use.
     #[error(
-        "this hook already has {0} loaded plugin handlers, counting all Tollgate processes: \
-        unload one"
+        "a hook of the plugin already has {} linked plugin handlers: unload one", .0.owners.len()
     )]
-    NoSlotAtHook(u32),
+    HookFull(HookUse),
+    /// All plugin slots of a hook are in use.
+    #[error(
+        "a hook of the plugin already has {} loaded plugin handlers, counting all Tollgate \
+        processes: unload one", .0.owners.len()
+    )]
+    NoSlotAtHook(HookUse),
     /// A device has an XDP program that Tollgate did not attach.
     #[error(
         "cannot attach a plugin to {device}: XDP program {number} ({name}) is attached, and the \
@@ -112,7 +114,25 @@ pub enum Error {
     SessionsFull(u32),
 }
 
+/// Who has the plugins at a hook.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct HookUse {
+    /// The index of the program that has no room there, among those of the new plugin.
+    pub program: usize,
+    /// For each plugin at the hook, the PID of its owner in the owner's PID namespace.
+    pub owners: Vec<u32>,
+}
+
 impl Error {
+    /// Names the program of a plugin, by its index, for which a hook has no room.
+    pub(crate) fn of_program(self, program: usize) -> Self {
+        match self {
+            Self::HookFull(at) => Self::HookFull(HookUse { program, ..at }),
+            Self::NoSlotAtHook(at) => Self::NoSlotAtHook(HookUse { program, ..at }),
+            other => other,
+        }
+    }
+
     /// Whether a file or a kernel object did not exist (ENOENT).
     pub fn is_absence(&self) -> bool {
         match self {

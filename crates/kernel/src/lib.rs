@@ -11,6 +11,7 @@ pub mod error;
 pub mod extensions;
 pub mod favordynmods;
 pub mod floor;
+mod followed_cgroups;
 pub mod gate;
 pub mod gate_programs;
 pub mod guard;
@@ -38,7 +39,8 @@ pub mod symbols;
 pub mod watchdog;
 pub mod wire;
 
-pub use error::{Error, Result};
+pub use error::{Error, HookUse, Result};
+pub use followed_cgroups::{AwaitedCgroup, CgroupId};
 
 /// Stops libbpf from writing to stderr. Tollgate reports each failure by a message of its own.
 pub fn quiet() {

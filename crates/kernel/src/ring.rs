@@ -63,6 +63,11 @@ pub fn row_done(bytes: &[u8]) -> Option<wire::row_done> {
     decode(bytes, wire::RECORD_ROW_DONE)
 }
 
+/// The record of a process that has entered a control group of the session, if `bytes` are one.
+pub fn cgroup_entered(bytes: &[u8]) -> Option<wire::cgroup_entered> {
+    decode(bytes, wire::RECORD_CGROUP_ENTERED)
+}
+
 /// The record of a slow call, if `bytes` are one.
 pub fn slow_call(bytes: &[u8]) -> Option<wire::slow_call> {
     decode(bytes, wire::RECORD_SLOW_CALL)

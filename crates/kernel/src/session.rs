@@ -158,10 +158,30 @@ impl Gate {
         // A process has one entry among the requests, so two sessions must not request it at the
         // same time.
         let _lock = Lock::take()?;
-        let requests = self.maps.get("attach_requests");
-        for tgid in tgids {
+        let request = |tgid: &u32| {
             let identity = identities.get(tgid).copied().unwrap_or(0);
-            let request = wire::attach_request { session: session.index, unused: 0, identity };
+            (*tgid, wire::attach_request { session: session.index, is_owner: 0, identity })
+        };
+        let requests: Vec<_> = tgids.iter().map(request).collect();
+        self.request_attachments(session, &requests)?;
+        Ok(cpus::visit_all())
+    }
+
+    /// Gives the session the numbers of its owner, this process, which it does not gate.
+    pub(crate) fn note_owner(&self, session: &mut Session) -> Result<()> {
+        let _lock = Lock::take()?;
+        let request = wire::attach_request { session: session.index, is_owner: 1, identity: 0 };
+        self.request_attachments(session, &[(std::process::id(), request)])
+    }
+
+    /// The caller holds the lock.
+    fn request_attachments(
+        &self,
+        session: &mut Session,
+        all: &[(u32, wire::attach_request)],
+    ) -> Result<()> {
+        let requests = self.maps.get("attach_requests");
+        for (tgid, request) in all {
             requests
                 .update(&tgid.to_ne_bytes(), request.as_bytes(), MapFlags::ANY)
                 .doing("listing the processes to gate")?;
@@ -182,10 +202,10 @@ impl Gate {
         // inherits the session from its parent, which was gated by then, or the second pass finds
         // it.
         iterator.run(IteratorKind::Attach)?;
-        for tgid in tgids {
+        for (tgid, _) in all {
             requests.delete(&tgid.to_ne_bytes()).doing("clearing the list of processes to gate")?;
         }
-        Ok(cpus::visit_all())
+        Ok(())
     }
 
     /// Begins to count in a session with [`SessionOptions::awaits_begin`]. Tasks that count in
@@ -378,6 +398,7 @@ impl Gate {
         let _ = self.maps.get("records").delete(&index.to_ne_bytes());
         self.remove_rows(index);
         self.remove_pending_children(index);
+        self.forget_cgroups(index);
         self.sessions.write(index, wire::session::default());
     }
 

@@ -14,3 +14,4 @@ skeleton!(gate, "/gate.skel.rs");
 skeleton!(floor, "/floor.skel.rs");
 skeleton!(probe, "/probe.skel.rs");
 skeleton!(service_limits, "/service_limits.skel.rs");
+skeleton!(plugin_entry, "/plugin_entry.skel.rs");

@@ -16,6 +16,7 @@ const LENS: [u32; 5] = [
 ];
 const SERVICE: [u32; 3] = [0, wire::SERVICE, wire::SERVICE | wire::SERVICE_FILES];
 const PACE: [u32; 2] = [0, wire::PACE];
+const FOLLOW_CGROUPS: [u32; 2] = [0, wire::FOLLOW_CGROUPS];
 const PLUGIN: [u32; 3] = [0, wire::PLUGIN, wire::PLUGIN | wire::PLUGIN_EXIT];
 
 /// The guard's variants. Calls are held before they take effect by the hooks that this kernel has.
@@ -35,8 +36,8 @@ fn load(masks: impl IntoIterator<Item = u32>) {
 }
 
 /// Each of the sixteen subsets of lens, guard, service and plugin except the empty one, all options
-/// included; then pace beside the largest of them. With pace, more subsets would take minutes in an
-/// emulated machine.
+/// included; then pace and sessions of control groups beside the largest of them. With pace, more
+/// subsets would take minutes in an emulated machine.
 #[test]
 fn every_combination_of_extensions_loads() {
     let [lens, guard] = [LENS[3], guard()[4]];
@@ -46,13 +47,13 @@ fn every_combination_of_extensions_loads() {
         parts.fold(0, |mask, (_, part)| mask | part)
     };
     let all = 1 << extensions.len();
-    load((1..all).map(subset).chain([subset(all - 1) | PACE[1]]));
+    load((1..all).map(subset).chain([subset(all - 1) | PACE[1] | FOLLOW_CGROUPS[1]]));
 }
 
 /// Each variant of an extension by itself.
 #[test]
 fn every_variant_of_an_extension_loads() {
-    let variants = [&LENS[..], &guard(), &SERVICE, &PACE, &PLUGIN];
+    let variants = [&LENS[..], &guard(), &SERVICE, &PACE, &PLUGIN, &FOLLOW_CGROUPS];
     load(
         variants.into_iter().flatten().copied().filter(|mask| *mask != 0).collect::<BTreeSet<_>>(),
     );

@@ -4,6 +4,7 @@
 
 mod call_name;
 mod cgroup_mounts;
+mod cgroup_walk;
 mod cli;
 mod command;
 mod cost;

@@ -28,10 +28,10 @@ pub struct Select {
     #[arg(long, value_name = "NAME", value_parser = OsStringValueParser::new().try_map(not_empty))]
     pub comm: Vec<OsString>,
     /// Watch processes in this control group or below it (a path under /sys/fs/cgroup, or one from
-    /// /proc/PID/cgroup), also those that start later
+    /// /proc/PID/cgroup), also those that enter it later
     #[arg(long, value_name = "PATH", value_parser = parse_cgroup)]
     pub cgroup: Vec<String>,
-    /// Watch processes of this systemd unit, also those that start later
+    /// Watch processes of this systemd unit, also those that enter it later
     #[arg(long, value_name = "UNIT", value_parser = NonEmptyStringValueParser::new())]
     pub unit: Vec<String>,
     /// Watch every process except Tollgate itself; in a container, every process of the container
@@ -54,13 +54,24 @@ impl Select {
         !(self.comm.is_empty() && self.cgroup.is_empty() && self.unit.is_empty())
     }
 
+    /// Whether control groups are selected, by their paths or units.
+    pub fn has_cgroups(&self) -> bool {
+        !(self.cgroup.is_empty() && self.unit.is_empty())
+    }
+
+    /// Whether a process with these control groups is selected because of them. The text is that of
+    /// /proc/PID/cgroup, or one line of it.
+    pub fn matches_cgroups(&self, cgroups: &str) -> bool {
+        self.cgroup.iter().any(|path| in_cgroup(cgroups, path))
+            || self.unit.iter().any(|unit| in_unit(cgroups, unit))
+    }
+
     fn matches(&self, comm: &[u8], cgroups: &str) -> bool {
         let short =
             |name: &OsString| name.as_bytes().iter().take(COMM_BYTES).copied().collect::<Vec<_>>();
         self.all
             || self.comm.iter().any(|name| short(name) == comm)
-            || self.cgroup.iter().any(|path| in_cgroup(cgroups, path))
-            || self.unit.iter().any(|unit| in_unit(cgroups, unit))
+            || self.matches_cgroups(cgroups)
     }
 }
 
@@ -117,7 +128,7 @@ fn in_cgroup(cgroups: &str, wanted: &str) -> bool {
 
 /// Removes the mount point, which is not part of the paths in /proc. For v1, the rest begins with
 /// the controller.
-fn without_mount_point(path: &str) -> &str {
+pub fn without_mount_point(path: &str) -> &str {
     path.strip_prefix("/sys/fs/cgroup").unwrap_or(path).trim_matches('/')
 }
 
@@ -147,9 +158,13 @@ fn cgroup_exists(path: &str) -> bool {
         .any(|hierarchy| hierarchy.join(wanted).join("cgroup.procs").exists())
 }
 
+/// The full name of a unit: `nginx` is `nginx.service`.
+pub fn unit_name(unit: &str) -> String {
+    if unit.contains('.') { unit.to_owned() } else { format!("{unit}.service") }
+}
+
 fn in_unit(cgroups: &str, unit: &str) -> bool {
-    let unit = if unit.contains('.') { unit.to_owned() } else { format!("{unit}.service") };
-    Cgroups::parse(cgroups).has_unit(&unit)
+    Cgroups::parse(cgroups).has_unit(&unit_name(unit))
 }
 
 #[cfg(test)]

@@ -43,11 +43,12 @@ pub fn watch(
     }
     let named = process_selection::by_pid(select)?;
     process_selection::warn_missing_cgroups(select);
-    let mut runner = SessionRunner::start_watch(extensions)?;
+    let mut runner = SessionRunner::start_watch(select, extensions)?;
     kernel::signals::on_interrupt(&INTERRUPTED)?;
     if select.all {
         runner.gate_new_processes();
     }
+    runner.follow_cgroups(select)?;
     let mut attached = BTreeSet::new();
     let mut missed = attach(named, &mut runner, &mut attached)?;
     // Further rounds find processes that others forked while the first ones were attached.
@@ -91,9 +92,6 @@ pub fn watch(
     if let Err(error) = run_until_done(watched, end, &mut runner, &mut attached) {
         notes.push(format!("the watch ended early: {error:#}"));
     }
-    if attached.is_empty() {
-        notes.push("no process matched; Tollgate polled twice a second".into());
-    }
     if missed > 0 {
         notes.push(format!(
             "{missed} processors could not be visited: threads that were running \
@@ -108,7 +106,12 @@ pub fn watch(
         notes,
         measures_toll: watched.measures_toll,
     };
-    Ok(runner.finish(ending))
+    let mut report = runner.finish(ending);
+    // A process that has entered a control group and ended soon is not among the attached ones.
+    if attached.is_empty() && report.calls_seen() == 0 {
+        report.notes.push("no process matched; Tollgate polled twice a second".into());
+    }
+    Ok(report)
 }
 
 /// Attaches those of the found processes that are not attached yet. Returns how many processors

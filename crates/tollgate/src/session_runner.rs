@@ -16,11 +16,13 @@ use kernel::session::{PendingChildren, Session, SessionOptions};
 use kernel::wire;
 use serde_json::Value;
 
+use crate::cgroup_walk;
 use crate::extension::{
     Extension, ExtensionSetup, GAPS, Joining, LossReader, Losses, Request, SessionContext,
 };
 use crate::format::number_of;
 use crate::output::print_message;
+use crate::process_selection::Select;
 use crate::report::{Header, Report};
 use crate::session_toll;
 
@@ -62,18 +64,27 @@ pub struct SessionRunner {
 impl SessionRunner {
     /// Starts a session with these extensions, which are called in this order.
     pub fn start(setups: Vec<Box<dyn ExtensionSetup>>) -> Result<Self> {
-        Self::start_with(setups, SessionOptions::default())
+        Self::start_with(setups, SessionOptions::default(), 0)
     }
 
-    /// As [`Self::start`]. With a lens alone, what is attached before [`Self::begin`] does not
+    /// Starts a session of these processes. Call [`Self::follow_cgroups`] before the processes are
+    /// attached.
+    pub fn start_for(select: &Select, setups: Vec<Box<dyn ExtensionSetup>>) -> Result<Self> {
+        Self::start_with(setups, SessionOptions::default(), gate_mask(select))
+    }
+
+    /// As [`Self::start_for`]. With a lens alone, what is attached before [`Self::begin`] does not
     /// count before.
-    pub fn start_watch(setups: Vec<Box<dyn ExtensionSetup>>) -> Result<Self> {
-        Self::start_with(setups, SessionOptions { awaits_begin: true, ..Default::default() })
+    pub fn start_watch(select: &Select, setups: Vec<Box<dyn ExtensionSetup>>) -> Result<Self> {
+        let options = SessionOptions { awaits_begin: true, ..Default::default() };
+        Self::start_with(setups, options, gate_mask(select))
     }
 
+    /// `gate_mask`: what the gate needs besides what applies to the tasks.
     fn start_with(
         setups: Vec<Box<dyn ExtensionSetup>>,
         mut options: SessionOptions,
+        gate_mask: u32,
     ) -> Result<Self> {
         setups.iter().for_each(|setup| setup.configure(&mut options));
         options.awaits_begin &= options.mask & !LENS_ONLY == 0;
@@ -84,7 +95,7 @@ impl SessionRunner {
                 path.display()
             ));
         })?;
-        let mut gate = Gate::open(&lock, options.mask, &extensions::ALL)?;
+        let mut gate = Gate::open(&lock, options.mask | gate_mask, &extensions::ALL)?;
         let session = gate.start_session(&lock, &options).map_err(Error::from);
         drop(lock);
         let open = |session: &Session| RingReader::new(&session.ring, "opening the ring buffer");
@@ -142,6 +153,20 @@ impl SessionRunner {
             extension.prepare(context, &mut Joining::Processes { pids, scopes: &mut scopes })
         })?;
         Ok(self.gate.attach_tasks(&mut self.session, pids, &scopes)?)
+    }
+
+    /// From now on, a task that enters one of the selected control groups belongs to the session.
+    pub fn follow_cgroups(&mut self, select: &Select) -> Result<()> {
+        if !select.has_cgroups() {
+            return Ok(());
+        }
+        self.gate.begin_following(&mut self.session)?;
+        // A control group that is created meanwhile is in the walk, or is awaited by then.
+        for awaited in cgroup_walk::awaited(select) {
+            self.gate.await_cgroup(&self.session, &awaited)?;
+        }
+        let follow = |cgroup| Ok(self.gate.follow_cgroup(&self.session, cgroup)?);
+        cgroup_walk::visit_selected(select, follow)
     }
 
     /// Gates all processes that start from now on.
@@ -206,7 +231,12 @@ impl SessionRunner {
     }
 
     fn process_records(&mut self) -> Result<()> {
+        let mut entered = BTreeSet::new();
         for record in &self.ring.read()? {
+            if let Some(process) = kernel::ring::cgroup_entered(record) {
+                entered.insert(process.tgid);
+                continue;
+            }
             if let Some(done) = kernel::ring::row_done(record) {
                 self.ended_rows.insert(done.row);
                 continue;
@@ -217,6 +247,11 @@ impl SessionRunner {
                     break;
                 }
             }
+        }
+        // The session's PID namespace does not contain a process with number 0.
+        entered.remove(&0);
+        if !entered.is_empty() {
+            self.attach(&Vec::from_iter(entered))?;
         }
         Ok(())
     }
@@ -353,6 +388,11 @@ impl SessionRunner {
         }
         LossReader { session: self.session.index, others }
     }
+}
+
+/// What the gate needs for a session of these processes, besides what applies to them.
+fn gate_mask(select: &Select) -> u32 {
+    if select.has_cgroups() { wire::FOLLOW_CGROUPS } else { 0 }
 }
 
 /// Before this process ends, waits until other processes hold the links of the generation that it

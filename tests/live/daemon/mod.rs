@@ -1,3 +1,4 @@
 //! Tests of the daemon.
 
+mod cgroups;
 mod host;

@@ -28,6 +28,13 @@ impl PluginDaemon {
         Self::of(name, text, cgroup, &scope)
     }
 
+    /// Starts a daemon for the processes that `scope` selects, such as `--unit NAME`. `cgroup` is
+    /// where its workloads start.
+    #[track_caller]
+    pub fn start_for(scope: &str, cgroup: TestCgroup, name: &str, text: &str) -> Self {
+        Self::of(name, text, cgroup, scope)
+    }
+
     /// Starts a daemon with a plugin that is at no hook.
     #[track_caller]
     pub fn start_idle() -> Self {
@@ -121,19 +128,22 @@ impl PluginDaemon {
 
     /// Starts a workload in the daemon's cgroup. It begins when a byte is written to its stdin.
     pub fn workload(&self, arguments: &str) -> Running {
-        let mut job = Job::of(workload(arguments));
-        job.command.stdin(Stdio::piped());
-        let procs = OpenOptions::new()
-            .write(true)
-            .open(self.cgroup.0.join("cgroup.procs"))
-            .expect("our cgroup");
-        let join = move || {
-            // SAFETY: two valid bytes; "0" stands for the writing process.
-            let written = unsafe { libc::write(procs.as_raw_fd(), c"0".as_ptr().cast(), 1) };
-            if written == 1 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
-        };
-        job.before_exec(join).start()
+        workload_in(&self.cgroup, arguments)
     }
+}
+
+/// Starts a workload in a cgroup, as [`PluginDaemon::workload`] does.
+pub fn workload_in(cgroup: &TestCgroup, arguments: &str) -> Running {
+    let mut job = Job::of(workload(arguments));
+    job.command.stdin(Stdio::piped());
+    let procs =
+        OpenOptions::new().write(true).open(cgroup.0.join("cgroup.procs")).expect("our cgroup");
+    let join = move || {
+        // SAFETY: two valid bytes; "0" stands for the writing process.
+        let written = unsafe { libc::write(procs.as_raw_fd(), c"0".as_ptr().cast(), 1) };
+        if written == 1 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    };
+    job.before_exec(join).start()
 }
 
 /// The complete report of a `tollgate run`.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write as _;
-use std::net::UdpSocket;
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::process::Stdio;
 
 use serde_json::{Value, json};
@@ -13,6 +13,7 @@ use crate::harness::job::{folder, is_in_read};
 use crate::harness::network::OwnNetwork;
 use crate::harness::plugins::{PluginDaemon, entries, number, plugins, report};
 use crate::harness::report::X86_64;
+use crate::harness::services::Consumer;
 use crate::harness::table_locks::HookSlots;
 use crate::harness::{Finished, Job, eventually, tollgate, workload};
 
@@ -204,14 +205,43 @@ fn chain_runs_in_order() {
     let many = [texts[0]; 9];
     ran(&many, "", "calls 1")
         .exits_with(125)
-        .says("this hook already has 8 linked plugin handlers");
+        .says("`on enter(getppid)` already has 8 linked plugin handlers (plugin-0, plugin-1, ");
+}
+
+/// The map is read after the variable, and a large map between them.
+#[test]
+fn variables_and_maps_of_a_report_are_one_snapshot() {
+    let text = "u64 n; map<u32, u64> large[4096]; map<u32, u64> last[1];
+        on timer(\"100us\") {
+            for (int i = 0; i < 50; i++) large[n * 50 + i & 4095] = n;
+            last[0] = ++n;
+        }";
+    let state = &run(&[text], "calls 1000000")[0];
+    assert_eq!(entries(state, "last"), [(0, number(state, "n"))]);
+    assert_eq!(state["is_linked"], true);
 }
 
 #[test]
-fn denying_hooks_need_a_daemon() {
-    ran(&["on connect { return -13; }"], "", "calls 1")
+fn packet_hooks_need_a_daemon() {
+    ran(&["on xdp(\"lo\") { return 1; }"], "", "calls 1")
         .exits_with(125)
-        .says("`on connect` applies to the whole machine");
+        .says("`on xdp` can drop packets of the whole machine");
+}
+
+#[test]
+fn commands_plugins_deny_to_the_command_alone() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = server.local_addr().unwrap().port();
+    let folder = folder();
+    let file = folder.path().join("refuses.ec");
+    fs::write(&file, "u64 n; on connect { n++; return -13; }").expect("a file can be written");
+    let mut job = Job::run(&format!("--plugin {}", file.display()), workload("consumer"));
+    job.command.stdin(Stdio::piped());
+    let mut inside = Consumer(job.start());
+    assert_eq!(inside.request(&format!("connect {port} 1")), "0 13");
+    TcpStream::connect(("127.0.0.1", port)).expect("this process is not the command");
+    drop(inside.0.stdin());
+    assert_eq!(number(&plugins(&inside.0.finish().success())[0], "n"), 1);
 }
 
 /// Calls in progress while another test changes the gate's programs may be counted twice.
@@ -269,7 +299,7 @@ fn failed_swap_changes_nothing() {
     let more =
         at_work.file("more", "u64 n; on enter(getppid) { n++; } on enter(getppid, getpid) {}");
     let swapped = at_work.request(&format!("swap counts {}", more.display()));
-    swapped.exits_with(125).says("this hook already has 8 linked plugin handlers");
+    swapped.exits_with(125).says("already has 8 linked plugin handlers (");
     assert_eq!(at_work.show("counts")["is_linked"], true);
     let mut load = at_work.workload("calls-on-input 1");
     at_work.wait_until_counted("counts", &mut load);
@@ -283,7 +313,8 @@ fn failed_load_leaves_nothing() {
     let at_work = PluginDaemon::start("counts", COUNT);
     let half = at_work.file("half", "u64 n; on enter(getppid) { n++; } on xdp(\"nowhere0\") {}");
     for _ in 0..8 {
-        let failed = at_work.request(&format!("load {}", half.display())).exits_with(125);
+        let failed =
+            at_work.request(&format!("load --machine-wide {}", half.display())).exits_with(125);
         failed.says("cannot find the network device nowhere0");
     }
     assert_eq!(at_work.request("list").success().text().lines().count(), 1);
@@ -619,7 +650,7 @@ fn killed_daemons_slots_are_reused() {
         at_work
             .request(&format!("load {}", file.display()))
             .exits_with(125)
-            .says("this hook already has 8 linked plugin handlers");
+            .says("already has 8 linked plugin handlers (");
     };
     let killed = PluginDaemon::start("p0", COUNT);
     texts(&killed);
@@ -697,7 +728,7 @@ fn packets_are_read_in_loops() {
             }}
         }}"
     );
-    at_work.load("reads", &text, "");
+    at_work.load("reads", &text, "--machine-wide");
     let passed = [&b"abcdefgh"[..], b"\xff\0\x80\x7f", b"no word"];
     for message in [passed[0], b"1234x678", passed[1], passed[2]] {
         from.send_to(message, ("127.0.0.1", port)).expect("it is sent");

@@ -100,7 +100,7 @@ fn connect_list() {
     let text = include_str!("../../../examples/connect-list.ec");
     let own = format!("on connect {{ if (pid() != {}) return 0;", std::process::id());
     let at_work = PluginDaemon::start_idle();
-    at_work.load("list", &text.replace("on connect {", &own), "");
+    at_work.load("list", &text.replace("on connect {", &own), "--machine-wide");
     // Uses UDP, because its connect sends nothing, to documentation networks (RFC 5737, RFC 3849).
     let is_refused = |address: &str| {
         let address: SocketAddr = address.parse().expect("an address");
@@ -155,7 +155,7 @@ fn grey() {
 fn syns() {
     let _network = OwnNetwork::enter();
     let at_work = PluginDaemon::start_idle();
-    at_work.load("syns", include_str!("../../../examples/syns.ec"), "");
+    at_work.load("syns", include_str!("../../../examples/syns.ec"), "--machine-wide");
     let of_this_machine = || {
         let all = entries(&at_work.show("syns"), "syns");
         all.iter().find(|(address, _)| *address == 0x7f00_0003).map_or(0, |(_, times)| *times)

@@ -6,9 +6,11 @@ use std::net::{Ipv6Addr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::process::Command;
 
+use crate::harness::job::copy;
 use crate::harness::network::OwnNetwork;
 use crate::harness::plugins::{PluginDaemon, entries, number};
-use crate::harness::{eventually, workload};
+use crate::harness::services::Consumer;
+use crate::harness::{eventually, workload, workloads};
 
 /// Returns (6, 12) for "6.12.9-amd64".
 fn kernel_release() -> (u32, u32) {
@@ -28,7 +30,7 @@ fn connect_is_denied_with_errno() {
         {{ seen++; last = ip; return -13; }} if (port == {free} && family == 10 && ip6[3] == 1) \
         return 1; }}"
     );
-    at_work.load("refuses", &text, "");
+    at_work.load("refuses", &text, "--machine-wide");
     let error = TcpStream::connect(("127.0.0.1", refused)).expect_err("it is refused");
     assert_eq!(error.raw_os_error(), Some(libc::EACCES));
     TcpStream::connect(("127.0.0.1", free)).expect("no plugin refuses it");
@@ -60,7 +62,7 @@ fn bind_and_socket_are_denied() {
     at_work.load(
         "binds",
         &format!("on bind {{ return port == {port} && pid() == {own} ? -13 : 0; }}"),
-        "",
+        "--machine-wide",
     );
     let error = UdpSocket::bind(("127.0.0.1", port)).expect_err("it is refused");
     assert_eq!(error.raw_os_error(), Some(libc::EACCES));
@@ -78,11 +80,49 @@ fn bind_and_socket_are_denied() {
     make().expect("no plugin refuses it");
     let text =
         format!("on socket {{ return type == 3 && protocol == 253 && pid() == {own} ? -93 : 0; }}");
-    at_work.load("sockets", &text, "");
+    at_work.load("sockets", &text, "--machine-wide");
     let error = make().expect_err("it is refused");
     assert_eq!(error.raw_os_error(), Some(libc::EPROTONOSUPPORT));
     at_work.request("unload sockets").success();
     make().expect("no plugin refuses it any more");
+}
+
+#[test]
+fn denials_apply_to_the_daemons_tasks_alone() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = server.local_addr().unwrap().port();
+    let at_work = PluginDaemon::start_idle();
+    let text = format!(
+        "u64 all; on connect {{ all++; if (port == {port}) return -13; }} on bind {{ return -13; }}"
+    );
+    at_work.load("refuses", &text, "");
+    let mut inside = Consumer(at_work.workload("consumer"));
+    assert_eq!(inside.request(&format!("connect {port} 1")), "0 13");
+    assert_eq!(at_work.number("refuses", "all"), 1);
+    TcpStream::connect(("127.0.0.1", port)).expect("this process is not the daemon's");
+    UdpSocket::bind("127.0.0.1:0").expect("this process is not the daemon's");
+    assert_eq!(at_work.number("refuses", "all"), 1);
+    at_work.swap("refuses", "on socket { return -93; }");
+    assert_eq!(inside.request("sockets 1"), "0 93");
+    assert_eq!(inside.request(&format!("connect {port} 1")), "0 93");
+    TcpStream::connect(("127.0.0.1", port)).expect("this process is not the daemon's");
+    at_work.request("unload refuses").success();
+    assert_eq!(inside.request(&format!("connect {port} 1")), "1 0");
+    drop(inside.0.stdin());
+    inside.0.finish().success();
+}
+
+#[test]
+fn packets_of_others_are_denied_on_purpose_only() {
+    let at_work = PluginDaemon::start_idle();
+    for hook in ["xdp", "ingress", "egress"] {
+        let file = at_work.file(hook, &format!("on {hook}(\"lo\") {{ return 1; }}"));
+        at_work
+            .request(&format!("load {}", file.display()))
+            .exits_with(125)
+            .says(&format!("`on {hook}` can drop packets of the whole machine"))
+            .says("--machine-wide");
+    }
 }
 
 #[test]
@@ -103,15 +143,17 @@ fn packets_are_counted_and_dropped() {
     for hook in ["xdp", "ingress", "egress"] {
         if hook != "xdp" && kernel_release() < (6, 6) {
             let file = at_work.file(hook, &text(hook));
-            let refused = at_work.request(&format!("load {}", file.display())).exits_with(125);
+            let refused =
+                at_work.request(&format!("load --machine-wide {}", file.display())).exits_with(125);
             refused.says("attach a plugin to lo (needs Linux 6.6)");
             continue;
         }
-        at_work.load(hook, &text(hook), "");
+        at_work.load(hook, &text(hook), "--machine-wide");
         if hook == "xdp" {
             let other = PluginDaemon::start_idle();
             let file = other.file("other", &text(hook));
-            let refused = other.request(&format!("load {}", file.display())).exits_with(125);
+            let refused =
+                other.request(&format!("load --machine-wide {}", file.display())).exits_with(125);
             refused.says("(plugin) is attached, and the kernel allows only one");
         }
         for message in ["abc", "x", "defgh"] {
@@ -135,7 +177,7 @@ fn packets_are_counted_and_dropped() {
         at_work.request(&format!("unload {hook}")).success();
     }
     let beyond = text("xdp").replace("packet8(42)", "packet8(length)");
-    at_work.load("beyond", &beyond, "");
+    at_work.load("beyond", &beyond, "--machine-wide");
     from.send_to(b"abc", ("127.0.0.1", port)).expect("it is sent");
     eventually("it was seen", || at_work.number("beyond", "seen") == 1);
     let state = at_work.show("beyond");
@@ -167,6 +209,29 @@ fn tracepoints_have_their_fields() {
     let parent = children.iter().find(|(pid, _)| *pid == child).expect("it was seen").1;
     // The parent is the thread that forked.
     assert!(fs::exists(format!("/proc/self/task/{parent}")).expect("/proc"), "{parent}");
+}
+
+/// `filename` has no fixed length. A longer text is cut, and ends in a NUL.
+#[test]
+fn texts_of_tracepoints_are_read() {
+    let at_work = PluginDaemon::start_idle();
+    let program = at_work.path("short");
+    copy(&workloads(), &program);
+    let long = at_work.path(&"long".repeat(20));
+    copy(&workloads(), &long);
+    let beginning = &long.display().to_string()[..60];
+    let text = format!(
+        "u64 shorts, longs, length; on tracepoint(\"sched:sched_process_exec\") {{ if \
+        (strcmp(filename, \"{}\") == 0) shorts++; if (strncmp(filename, \"{beginning}\", 60) == 0) \
+        {{ longs++; length = strlen(filename); }} }}",
+        program.display()
+    );
+    at_work.load("executed", &text, "");
+    for program in [&program, &program, &long] {
+        assert!(Command::new(program).args(["calls", "1"]).status().expect("it starts").success());
+    }
+    let state = at_work.show("executed");
+    assert_eq!(["shorts", "longs", "length"].map(|name| number(&state, name)), [2, 1, 63]);
 }
 
 #[test]

@@ -15,8 +15,10 @@ fn load(at_work: &PluginDaemon, text: &str) -> Finished {
 fn unknown_tracepoint() {
     let at_work = PluginDaemon::start_idle();
     for (name, help) in [
-        ("sched:sched_swich", "/sys/kernel/tracing/available_events lists the tracepoints"),
-        ("sched_switch", "write it with its group: \"sched:sched_switch\""),
+        ("sched:sched_swich", "did you mean \"sched:sched_switch\"?"),
+        ("sched:no_such_event", "/sys/kernel/tracing/available_events lists the tracepoints"),
+        ("sched_switch", "did you mean \"sched:sched_switch\"?"),
+        ("no_such_event", "write it with its group: \"sched:sched_switch\""),
         ("../sched:sched_switch", "available_events"),
         // The kernel lists this tracepoint, but nothing can be attached to it.
         ("ftrace:function", "available_events"),

@@ -59,6 +59,8 @@ pub const WORKLOADS: &[Workload] = &[
         "Stops and continues a child in the middle of nanosleep: one call of restart_syscall."),
     workload("fork", "N", children::fork_only,
         "Forks N children, one after the other, that exit at once."),
+    workload("fork-into", "FOLDER N", children::fork_into,
+        "Forks N children in a control group of v2, one by one; each calls getppid 3 times."),
     workload("fork-exec", "N", children::fork_exec,
         "Forks N children, one after the other, that execute `workloads calls 1`."),
     workload("equal-numbers", "N", children::equal_numbers,

@@ -8,10 +8,11 @@ use crate::pipe::Pipe;
 use crate::process::{
     block_child_signals, exec_calls, fork, own_pid, spawn_calls, status_of, wait_success,
 };
+use crate::raw;
 use crate::signals::pause_forever;
-use crate::{raw, team};
+use crate::team;
 use libc::{c_void, pid_t};
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::ptr;
@@ -59,6 +60,41 @@ pub fn equal_numbers(mut arguments: Arguments) -> Outcome {
             child => wait_success(child),
         }))
     })?)
+}
+
+/// The children are created in the control group (CLONE_INTO_CGROUP, since Linux 5.7).
+pub fn fork_into(mut arguments: Arguments) -> Outcome {
+    let folder = arguments.path("FOLDER")?;
+    let times = arguments.number("N", 0..=MAX_REPETITIONS)?;
+    arguments.end()?;
+    block_child_signals()?;
+    let folder = File::open(&folder)
+        .map_err(|error| os_failure(format!("open {}", folder.display()), error))?;
+    (0..times).try_for_each(|_| wait_success(clone_into(&folder)?))
+}
+
+/// include/uapi/linux/sched.h. It does not fit into the type of libc's constant.
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+
+fn clone_into(cgroup: &File) -> Result<libc::pid_t, Failure> {
+    // SAFETY: all zeros are valid arguments.
+    let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
+    arguments.flags = CLONE_INTO_CGROUP;
+    arguments.exit_signal = libc::SIGCHLD as u64;
+    arguments.cgroup = cgroup.as_raw_fd() as u64;
+    // SAFETY: the process has one thread, so the child can do whatever the parent can. Without a
+    // stack, it continues here with a copy of the memory.
+    let pid = unsafe {
+        libc::syscall(libc::SYS_clone3, &raw const arguments, size_of::<libc::clone_args>())
+    };
+    if pid == 0 {
+        for _ in 0..3 {
+            raw::getppid();
+        }
+        // SAFETY: _exit has no preconditions.
+        unsafe { libc::_exit(0) }
+    }
+    Ok(check(pid, "create a process in the control group")? as libc::pid_t)
 }
 
 pub fn fork_exec(mut arguments: Arguments) -> Outcome {

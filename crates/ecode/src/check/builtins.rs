@@ -105,7 +105,11 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("getpid", "pid()"),
     ("gettid", "tid()"),
     ("getuid", "uid()"),
+    ("nsecs", "now()"),
     ("printf", "print"),
+    ("probe_read_user", "read_user"),
+    ("str", "read_user_text"),
+    ("strftime", "now()"),
     ("time", "now()"),
 ];
 
@@ -142,10 +146,14 @@ impl Checker<'_> {
         let wanted = signature.arguments;
         let least = wanted.len() - usize::from(signature.has_more);
         if arguments.len() < least || arguments.len() > least && !signature.has_more {
-            return self.error(Diagnostic::error(
-                span.clone(),
-                self.wrong_count(&name.text, least, arguments.len()),
-            ));
+            let message = self.wrong_count(&name.text, least, arguments.len());
+            let problem = Diagnostic::error(span.clone(), message);
+            return self.error(match signature.builtin {
+                Builtin::Comm if arguments.is_empty() => problem.help(
+                    "it fills an array: `char name[16]; comm(name);`, and then `name` is the text",
+                ),
+                _ => problem,
+            });
         }
         let format = match (signature.builtin, arguments.first().map(|first| &first.kind)) {
             (Builtin::Print, Some(WrittenKind::Text(format))) => format,
@@ -182,7 +190,9 @@ impl Checker<'_> {
         }
         self.uses[function].push((signature.builtin, span.clone()));
         if signature.builtin == Builtin::Print {
-            self.format(format, arguments, &made)?;
+            let format = self.format(format, arguments, &made)?;
+            let span = arguments[0].span.clone();
+            made[0] = Argument::Value(self.string(format, &span));
         }
         let kind = ExpressionKind::Builtin(signature.builtin, made);
         Ok(Expression { kind, ty: signature.result.clone(), span: span.clone() })
@@ -309,20 +319,24 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks a format of `print`: %d, %u, %x, %c and %s, and %% for a percent sign.
+    /// Checks a format of `print`: %d, %u, %x, %c and %s, and %% for a percent sign. Returns the
+    /// format with %u for each %d of an unsigned number, which has no negative values.
     fn format(
         &mut self,
         format: &[u8],
         written: &[Written],
         arguments: &[Argument],
-    ) -> Checked<()> {
+    ) -> Checked<Vec<u8>> {
+        let mut by_type = Vec::with_capacity(format.len());
         let mut rest = arguments.iter().zip(written).skip(1);
         let mut bytes = format.iter();
         while let Some(byte) = bytes.next() {
+            by_type.push(*byte);
             if *byte != b'%' {
                 continue;
             }
             let directive = bytes.next().copied();
+            by_type.extend(directive);
             let wants_text = match directive {
                 Some(b'%') => continue,
                 Some(b'd' | b'u' | b'x' | b'c') => false,
@@ -350,6 +364,14 @@ impl Checker<'_> {
                 Argument::Value(value) => value.ty == Type::String,
                 _ => true,
             };
+            let is_unsigned = matches!(argument, Argument::Value(value) if value
+                .ty
+                .integer()
+                .is_some_and(|of| !of.is_signed));
+            if directive == Some(b'd') && is_unsigned {
+                by_type.pop();
+                by_type.push(b'u');
+            }
             if is_text != wants_text {
                 let (is, wants) = if is_text { ("text", "number") } else { ("number", "text") };
                 let message = format!("the format needs a {wants}, but this is a {is}");
@@ -366,7 +388,7 @@ impl Checker<'_> {
                 let span = excess.span.clone();
                 self.error(Diagnostic::error(span, "the format does not use this value"))
             }
-            None => Ok(()),
+            None => Ok(by_type),
         }
     }
 }

@@ -50,6 +50,21 @@ fn literal_type(value: u64, is_unsigned: bool, is_long: bool, is_decimal: bool) 
     fitting.iter().find(fits).copied().unwrap_or(U64)
 }
 
+/// Names in other tracers, and what E-code has in their place.
+const FOREIGN_NAMES: &[(&str, &str)] = &[
+    ("nsecs", "use `now()`"),
+    ("elapsed", "use `now()`, and subtract the time of the beginning"),
+    ("rand", "use `random()`"),
+    ("args", "the fields of a hook are variables: write the name of the field alone"),
+    ("ctx", "the fields of a hook are variables: write the name of the field alone"),
+    ("retval", "the result of a call is the field `result` of `exit`"),
+    ("curtask", "`pid()`, `tid()` and `comm` describe the running thread"),
+    ("username", "use `uid()`"),
+    ("kstack", "a plugin cannot read stacks: `tollgate lens` shows where calls sleep"),
+    ("ustack", "a plugin cannot read stacks: `tollgate lens` shows where calls sleep"),
+    ("cgroup", "`tollgate daemon --cgroup` selects the processes"),
+];
+
 impl Checker<'_> {
     pub(super) fn expression(&mut self, written: &ast::Expression) -> Checked<Expression> {
         let span = &written.span;
@@ -64,12 +79,7 @@ impl Checker<'_> {
             Written::Boolean(value) => {
                 Ok(expression(ExpressionKind::Constant((*value).into()), Type::Bool, span))
             }
-            Written::Text(bytes) => {
-                if self.strings.insert(bytes.clone()) {
-                    self.program.strings.push(bytes.clone());
-                }
-                Ok(expression(ExpressionKind::Text(bytes.clone()), Type::String, span))
-            }
+            Written::Text(bytes) => Ok(self.string(bytes.clone(), span)),
             Written::Name(name) => self.named(name, span),
             Written::Index(..) | Written::Member(..) => {
                 let lvalue = self.lvalue(written)?;
@@ -149,6 +159,13 @@ impl Checker<'_> {
         }
     }
 
+    pub(super) fn string(&mut self, bytes: Vec<u8>, span: &Span) -> Expression {
+        if self.strings.insert(bytes.clone()) {
+            self.program.strings.push(bytes.clone());
+        }
+        expression(ExpressionKind::Text(bytes), Type::String, span)
+    }
+
     fn load(lvalue: Lvalue) -> Expression {
         let (of, span) = (lvalue.of.clone(), lvalue.span.clone());
         Expression { kind: ExpressionKind::Load(Box::new(lvalue)), ty: of, span }
@@ -199,6 +216,20 @@ impl Checker<'_> {
         Ok(Lvalue { kind, of, span: span.clone() })
     }
 
+    /// Why a field that the hook has cannot be read, if that is so.
+    fn unreadable_field(&self, name: &str) -> Option<&'static str> {
+        let spec = self.current.as_ref()?.hook_spec.as_ref()?;
+        spec.unreadable.iter().find(|(field, _)| field == name).map(|(_, why)| *why)
+    }
+
+    /// Whether a name is declared nowhere, so that only its use says what it may be.
+    fn is_undeclared(&self, name: &str, span: &Span) -> bool {
+        self.scopes.find(name).is_none()
+            && !is_builtin(name)
+            && self.unreadable_field(name).is_none()
+            && self.later_declaration("variable", name, span).is_none()
+    }
+
     fn unknown_variable<T>(&mut self, name: &str, span: &Span) -> Checked<T> {
         /// Common names for the result of a call.
         const RESULTS: [&str; 5] = ["rc", "res", "ret", "retval", "return_value"];
@@ -222,8 +253,12 @@ impl Checker<'_> {
             problem.help("E-code has no pointers: write 0")
         } else if let Some(own) = type_of_c_header(name) {
             problem.help(format!("write `{own}`"))
+        } else if let Some(why) = self.unreadable_field(name) {
+            problem.help(why)
         } else if RESULTS.contains(&name) && offered.contains(&"result") {
             problem.help("use `result`")
+        } else if let Some((_, own)) = FOREIGN_NAMES.iter().find(|(known, _)| *known == name) {
+            problem.help(*own)
         } else if let Some(near) = closest_name(name, known.iter().map(String::as_str)) {
             problem.help(format!("there is `{near}`"))
         } else if is_of_headers {
@@ -239,6 +274,10 @@ impl Checker<'_> {
     }
 
     fn not_called<T>(&mut self, name: &str, span: &Span) -> Checked<T> {
+        if let Some(why) = self.unreadable_field(name) {
+            let message = format!("the field `{name}` cannot be read");
+            return self.error(Diagnostic::error(span.clone(), message).help(why));
+        }
         let problem = Diagnostic::error(span.clone(), format!("`{name}` is a function"));
         self.error(problem.help(format!("call it: {name}(…)")))
     }
@@ -256,6 +295,21 @@ impl Checker<'_> {
                     let key = self.key(map, index)?;
                     let of = self.program.maps[map].value.clone();
                     return Ok(Lvalue { kind: LvalueKind::Entry(map, Box::new(key)), of, span });
+                }
+                if let Written::Name(name) = &array.kind
+                    && self.is_undeclared(name, &array.span)
+                {
+                    let known = self.scopes.names(|_| true);
+                    let message = format!("there is no map or array `{name}`");
+                    let problem = Diagnostic::error(array.span.clone(), message);
+                    return self.error(
+                        match closest_name(name, known.iter().map(String::as_str)) {
+                            Some(near) => problem.help(format!("did you mean `{near}`?")),
+                            None => problem.help(format!(
+                                "declare it before the handler: `map<u32, u64> {name}[1024];`"
+                            )),
+                        },
+                    );
                 }
                 let lvalue = self.lvalue(array)?;
                 let index = self.expression(index)?;

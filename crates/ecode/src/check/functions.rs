@@ -3,7 +3,7 @@
 use super::scopes::Symbol;
 use super::{Checked, Checker, FunctionContext};
 use crate::ast::{self, Expression as Written};
-use crate::diagnostic::{Diagnostic, ErrorReported, Span};
+use crate::diagnostic::{Diagnostic, ErrorReported, Span, closest_name};
 use crate::hooks::{CALL, HookSpec};
 use crate::typed::{Argument, Expression, ExpressionKind, Function, Handler};
 use crate::types::{LONG, Type};
@@ -21,6 +21,36 @@ const MAX_HANDLERS: usize = 64;
 const NOWHERE: Span = 0..0;
 /// The maximum number of parameters of `on call`, which are passed in memory.
 const MAX_CALL_PARAMETERS: usize = 12;
+
+/// Names of probes in other tracers, and what E-code has in their place.
+const FOREIGN_HOOKS: &[(&[&str], &str)] = &[
+    (
+        &[
+            "kprobe",
+            "kretprobe",
+            "kfunc",
+            "kretfunc",
+            "fentry",
+            "fexit",
+            "uprobe",
+            "uretprobe",
+            "usdt",
+            "lsm",
+        ],
+        "functions cannot be probed: use `tracepoint(\"GROUP:EVENT\")`, or `enter` and `exit` of a \
+        system call",
+    ),
+    (&["interval", "profile", "iter"], "use `timer(\"1s\")`"),
+    (
+        &["BEGIN", "END", "begin"],
+        "initialize variables where they are declared; `tollgate plugin show` prints them at any \
+        time",
+    ),
+    (&["sys_enter", "syscall", "raw_syscalls", "entry"], "use `enter` or `enter(NAME)`"),
+    (&["sys_exit", "return", "sysret"], "use `exit` or `exit(NAME)`"),
+    (&["rawtracepoint", "rtp", "tp", "raw_tp"], "use `tracepoint(\"GROUP:EVENT\")`"),
+    (&["tc", "classifier"], "use `ingress` or `egress`"),
+];
 
 impl Checker<'_> {
     pub(super) fn function(&mut self, written: &ast::Function) -> Checked<()> {
@@ -196,7 +226,7 @@ impl Checker<'_> {
             written.selected.iter().map(|selected| selected.text.clone()).collect();
         let known = self.hooks.names();
         if !known.contains(&hook.text) {
-            return self.unknown("hook", hook, &known);
+            return self.unknown_hook(hook, &known);
         }
         let spec = match self.hooks.spec(&hook.text, &selected) {
             Ok(spec) => spec,
@@ -311,6 +341,19 @@ impl Checker<'_> {
             ty: result,
             span: span.clone(),
         })
+    }
+
+    fn unknown_hook<T>(&mut self, hook: &ast::Ident, known: &[String]) -> Checked<T> {
+        let foreign = FOREIGN_HOOKS.iter().find(|(names, _)| names.contains(&&*hook.text));
+        let near = closest_name(&hook.text, known.iter().map(String::as_str));
+        let hint = match (foreign, near) {
+            (Some((_, hint)), _) => format!("{hint}; the hooks are "),
+            (None, Some(near)) => format!("did you mean `{near}`? The hooks are "),
+            (None, None) => "the hooks are ".into(),
+        };
+        let message = format!("there is no hook `{}`", hook.text);
+        let help = format!("{hint}{}", known.join(", "));
+        self.error(Diagnostic::error(hook.span.clone(), message).help(help))
     }
 
     pub(super) fn wrong_count(&self, name: &str, wanted: usize, given: usize) -> String {

@@ -61,9 +61,7 @@ impl Checker<'_> {
             BaseType::Void => Type::Void,
             BaseType::Bool => Type::Bool,
             BaseType::String => Type::String,
-            BaseType::Integer { bits, is_signed } => {
-                Type::Integer(Integer { bits: *bits, is_signed: *is_signed })
-            }
+            BaseType::Integer(of) => Type::Integer(*of),
             BaseType::Struct(name) | BaseType::Enum(name)
                 if self.faulty_types.contains(&name.text) =>
             {

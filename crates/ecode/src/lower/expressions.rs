@@ -219,7 +219,7 @@ impl Lowerer<'_> {
                 Value::Register(to)
             }
             Value::Constant(value) => {
-                let value = Integer { bits, is_signed }.extend(value as u64);
+                let value = Integer::c(bits, is_signed).extend(value as u64);
                 Value::Constant(if width == Width::W32 {
                     i64::from(value as u32)
                 } else {

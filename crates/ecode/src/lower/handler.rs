@@ -1,13 +1,15 @@
 //! Lowers the entry and the exit of a handler: loads the fields of its hook and applies the return
 //! policy.
 
-use super::helpers::{GET_CURRENT_TASK_BTF, GET_SMP_PROCESSOR_ID, SET_RETVAL};
+use super::helpers::{
+    GET_CURRENT_TASK_BTF, GET_SMP_PROCESSOR_ID, PROBE_READ_KERNEL_STR, SET_RETVAL,
+};
 use super::lowerer::{HandlerExit, LocalStorage, Lowered, Lowerer};
 use crate::arithmetic::number;
 use crate::ast::Operator;
 use crate::data_layout::OUTSIDE_PACKET;
 use crate::hooks::{
-    FieldBase, FieldCondition, FieldSource, HookProgram, HookVariant, ReturnPolicy,
+    FieldBase, FieldCondition, FieldSource, HookProgram, HookVariant, ReturnPolicy, TextLocation,
 };
 use crate::ir::{self, Address, BlockId, Inst, Register, Terminator, Value, Width};
 use crate::typed::{Expression, Handler};
@@ -91,10 +93,13 @@ impl Lowerer<'_> {
         match self.storage[local] {
             LocalStorage::Register(to) => {
                 let is_signed = number(&of).is_signed;
-                let from = Integer { bits: source.bytes * 8, is_signed };
+                let from = Integer::c(source.bytes * 8, is_signed);
                 let value = self.load_source(source, 0);
                 let value = self.converted(value, from, &of);
                 self.set_local(local, to, value);
+            }
+            LocalStorage::Frame(at) if matches!(source.base, FieldBase::Text(_)) => {
+                self.load_text(at, of.size(), source);
             }
             LocalStorage::Frame(at) => {
                 let element = match &of {
@@ -108,6 +113,29 @@ impl Lowerer<'_> {
                 }
             }
         }
+    }
+
+    /// Copies the text of a field, and fills the rest of its array with zeros.
+    fn load_text(&mut self, at: u32, bytes: u64, source: &FieldSource) {
+        let FieldBase::Text(location) = source.base else { unreachable!("the caller tests this") };
+        let word = FieldSource { base: FieldBase::Context, ..source.clone() };
+        let word = self.load_source(&word, 0);
+        let mut offset = self.operate(Operator::And, U64, word, Value::Constant(0xffff));
+        if location == TextLocation::Word {
+            let end =
+                source.path.iter().map(|at| i64::from(*at)).sum::<i64>() + i64::from(source.bytes);
+            offset = self.operate(Operator::Add, U64, offset, Value::Constant(end));
+        }
+        let context = self.register();
+        self.step(Inst::Context { to: context });
+        let text = self.operate(Operator::Add, U64, Value::Register(context), offset);
+        self.clear(at, bytes);
+        let arguments = vec![
+            ir::HelperArgument::Address(Address::of(ir::AddressBase::Frame(at))),
+            ir::HelperArgument::Value(Value::Constant(bytes as i64)),
+            ir::HelperArgument::Value(text),
+        ];
+        self.step(Inst::Helper { to: None, number: PROBE_READ_KERNEL_STR, arguments });
     }
 
     /// Loads a member of the verdict of the current processor.
@@ -132,6 +160,7 @@ impl Lowerer<'_> {
         let mut pointer = self.register();
         match source.base {
             FieldBase::Verdict { .. } => unreachable!("its path is a member"),
+            FieldBase::Text(_) => unreachable!("its field is an array"),
             FieldBase::Number(number) => return Value::Constant(number as i64),
             FieldBase::Context => self.step(Inst::Context { to: pointer }),
             FieldBase::Helper(number) => {

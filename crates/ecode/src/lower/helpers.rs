@@ -12,6 +12,7 @@ pub const GET_CURRENT_UID_GID: i32 = 15;
 pub const GET_CURRENT_COMM: i32 = 16;
 pub const PROBE_READ_USER: i32 = 112;
 pub const PROBE_READ_USER_STR: i32 = 114;
+pub const PROBE_READ_KERNEL_STR: i32 = 115;
 pub const RINGBUF_OUTPUT: i32 = 130;
 pub const GET_CURRENT_TASK_BTF: i32 = 158;
 pub const SET_RETVAL: i32 = 187;

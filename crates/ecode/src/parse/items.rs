@@ -8,6 +8,7 @@ use crate::ast::{
 use crate::diagnostic::{Diagnostic, Span};
 use crate::hooks::CALL;
 use crate::token::{Keyword, TokenKind, type_of_c_header};
+use crate::types::{Integer, U64};
 
 impl Parser<'_> {
     /// Whether a declaration or a type begins this number of tokens ahead.
@@ -61,7 +62,7 @@ impl Parser<'_> {
 
     fn base_type(&mut self) -> Parsed<BaseType> {
         let from = self.span();
-        let integer = |bits, is_signed| BaseType::Integer { bits, is_signed };
+        let integer = |bits, is_signed| BaseType::Integer(Integer::short(bits, is_signed));
         if self.is_of_c(self.kind()) {
             return Ok(self.of_c());
         }
@@ -108,7 +109,7 @@ impl Parser<'_> {
             self.problems.push(problem.help(format!("write `{own}`")));
         }
         self.step();
-        BaseType::Integer { bits: 64, is_signed: false }
+        BaseType::Integer(U64)
     }
 
     /// `unsigned long int`, in any order.
@@ -146,7 +147,7 @@ impl Parser<'_> {
                 problem.help("integers are char, short, int and long, and each can be unsigned"),
             );
         }
-        Ok(BaseType::Integer { bits, is_signed: unsigned == 0 })
+        Ok(BaseType::Integer(Integer::c(bits, unsigned == 0)))
     }
 
     pub(super) fn declaration(&mut self) -> Parsed<Declaration> {
@@ -466,8 +467,24 @@ impl Parser<'_> {
         } else if self.is_at("(") {
             selected = self.selected()?;
         }
+        self.reject_probe_syntax(&hook)?;
         let body = self.block()?;
         Ok(Handler { hook, selected, parameters, body })
+    }
+
+    /// Fails at `on tracepoint:sched:sched_switch` and at `on enter /pid() == 1/`.
+    fn reject_probe_syntax(&mut self, hook: &Ident) -> Parsed<()> {
+        let help = match self.kind() {
+            TokenKind::Punctuator(":") => {
+                format!("write what the handler selects in parentheses: `on {}(…)`", hook.text)
+            }
+            TokenKind::Punctuator("/" | "/=") => {
+                "test the condition within the handler: `if (…) { … }`".into()
+            }
+            _ => return Ok(()),
+        };
+        let problem = self.missing("{", "this");
+        self.fault(problem.help(help))
     }
 
     fn selected(&mut self) -> Parsed<Vec<Selected>> {

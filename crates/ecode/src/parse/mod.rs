@@ -16,8 +16,16 @@ type Parsed<T> = Result<T, ErrorReported>;
 
 pub fn parse(tokens: &[Token], problems: &mut Vec<Diagnostic>) -> Vec<Item> {
     let (structs, typedefs) = (Vec::new(), Vec::new());
-    let mut parser =
-        Parser { tokens, at: 0, depth: 0, is_too_deep: false, structs, typedefs, problems };
+    let mut parser = Parser {
+        tokens,
+        at: 0,
+        depth: 0,
+        else_ifs: 0,
+        is_too_deep: false,
+        structs,
+        typedefs,
+        problems,
+    };
     let mut items = Vec::new();
     while *parser.kind() != TokenKind::End
         && parser.problems.len() < MAX_DIAGNOSTICS
@@ -41,6 +49,8 @@ struct Parser<'a> {
     tokens: &'a [Token],
     at: usize,
     depth: u16,
+    /// How many of the levels are `else if`.
+    else_ifs: u16,
     /// The nesting was too deep, so the rest is not parsed.
     is_too_deep: bool,
     /// The names of the structs that are declared so far.
@@ -216,10 +226,13 @@ impl Parser<'_> {
         self.is_too_deep = true;
         let message =
             format!("expressions or statements are nested more than {MAX_DEPTH} deep here");
-        self.fault(
-            Diagnostic::error(span, message)
-                .help("split it: move a part of it to a variable or a function"),
-        )
+        let help = if self.else_ifs > MAX_DEPTH / 2 {
+            "each `else if` is one level: use `switch`, or several `if` without `else` whose \
+            blocks end with `return`"
+        } else {
+            "split it: move a part of it to a variable or a function"
+        };
+        self.fault(Diagnostic::error(span, message).help(help))
     }
 
     /// Skips up to and including the next `;` or block at the outer level.

@@ -142,7 +142,11 @@ impl Parser<'_> {
                 let condition = self.header("`if`")?;
                 let yes = self.boxed_statement()?;
                 let no = if self.takes_keyword(Keyword::Else) {
-                    Some(self.boxed_statement()?)
+                    let is_chained = *self.kind() == TokenKind::Keyword(Keyword::If);
+                    self.else_ifs += u16::from(is_chained);
+                    let no = self.boxed_statement()?;
+                    self.else_ifs -= u16::from(is_chained);
+                    Some(no)
                 } else {
                     None
                 };
@@ -257,7 +261,9 @@ impl Parser<'_> {
         }
         let problem = self.missing(";", "this statement");
         let problem = match &expression.kind {
-            ExpressionKind::Name(name) | ExpressionKind::Call(Ident { text: name, .. }, _) => {
+            ExpressionKind::Name(name) => self.with_keyword_hint(problem, name),
+            // `fro (…) {`, but not `print("x") }`
+            ExpressionKind::Call(Ident { text: name, .. }, _) if self.is_at("{") => {
                 self.with_keyword_hint(problem, name)
             }
             _ => problem,

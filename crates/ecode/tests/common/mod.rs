@@ -35,6 +35,7 @@ impl HookProvider for TestHooks {
                 fields,
                 programs: vec![HookProgram { section, variants }],
                 return_policy,
+                unreadable: vec![("comm".into(), "it is an array of no fixed length")],
                 unavailable: lacks,
                 packet: None,
             }
@@ -54,7 +55,7 @@ impl HookProvider for TestHooks {
         }
         let field = |name: &str, bits, is_signed| HookField {
             name: name.into(),
-            ty: Type::Integer(Integer { bits, is_signed }),
+            ty: Type::Integer(Integer::short(bits, is_signed)),
         };
         let fields = vec![field("dfd", 32, true), field("flags", 32, true)];
         Ok(spec("tp_btf/sys_enter", fields, ReturnPolicy::Chained { goes_on: 0, stops: None }))

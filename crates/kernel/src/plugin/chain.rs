@@ -12,7 +12,7 @@ use libbpf_rs::{MapCore as _, MapFlags, MapHandle, MapType};
 use super::gate_hooks::GATE_HOOKS;
 use super::map::create_map;
 use crate::cpus;
-use crate::error::{Error, ErrorContext, Result};
+use crate::error::{Error, ErrorContext, HookUse, Result};
 use crate::gate::{Gate, Lock};
 use crate::mapped_array::{Field, MappedArray, field};
 use crate::process::{self, own_pid_namespace};
@@ -29,6 +29,8 @@ pub const MAX_LINKED: usize = wire::PLUGINS_LINKED as usize;
 pub struct ChainOrder {
     /// The number of the session, or [`ALL_SESSIONS`].
     pub session: u32,
+    /// Outside of the gate, the plugin runs for the whole machine, even if it has a session.
+    pub is_machine_wide: bool,
     /// Plugins with lower priorities run first. Plugins with equal priorities run in the order in
     /// which they were loaded.
     pub priority: i32,
@@ -43,7 +45,7 @@ pub struct Chain {
     programs: MapHandle,
     /// The guard's latest verdicts; only for a chain of the gate.
     verdicts: Option<MapHandle>,
-    /// The sessions that can have plugins of their own in this chain.
+    /// The sessions for which the chain has a first plugin.
     sessions: Range<u32>,
 }
 
@@ -71,12 +73,14 @@ impl Chain {
         Ok(Self { words, index: hook, memory, programs, verdicts, sessions: 1..wire::SESSIONS })
     }
 
-    /// A new chain, for a hook outside of the gate.
-    pub fn new() -> Result<Self> {
+    /// A new chain, for a hook outside of the gate. `sessions` are those for which it has a first
+    /// plugin; number 0 is for tasks of no session.
+    pub fn new(sessions: Range<u32>) -> Result<Self> {
         let flags = libbpf_rs::libbpf_sys::BPF_F_MMAPABLE;
+        // libbpf finds these two by the names that bpf/plugin/entry.bpf.c gives them.
         let memory = create_map(
             MapType::Array,
-            "plugin_chain",
+            ".bss.chain",
             4,
             size_of::<plugin_chain>() as u32,
             1,
@@ -90,7 +94,7 @@ impl Chain {
             memory,
             programs,
             verdicts: None,
-            sessions: 0..1,
+            sessions,
         })
     }
 
@@ -141,7 +145,10 @@ impl Chain {
         self.sweep();
         let slots = self.slots();
         let number = (1..=wire::PLUGIN_SLOTS).find(|number| slots[*number as usize].owner_pid == 0);
-        let number = number.ok_or(Error::NoSlotAtHook(wire::PLUGIN_SLOTS))?;
+        let number = number.ok_or_else(|| {
+            let owners = slots[1..].iter().map(|slot| slot.owner_pid).collect();
+            Error::NoSlotAtHook(HookUse { owners, ..HookUse::default() })
+        })?;
         let since = slots.iter().map(|slot| slot.since).max().unwrap_or(0) + 1;
         let slot = plugin_slot {
             session,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::chain::{Chain, MAX_LINKED, linked};
 use super::hook::PluginHook;
-use crate::error::{Error, Result};
+use crate::error::{Error, HookUse, Result};
 use crate::gate::Lock;
 use crate::wire::plugin_slot;
 
@@ -77,7 +77,9 @@ impl ChainSlot {
         let others = linked(&slots, slots[number].session);
         let is_replaced = instead_of.is_some_and(Self::is_linked);
         if others.len() >= MAX_LINKED && !is_replaced {
-            return Err(Error::HookFull(MAX_LINKED));
+            let owner = |number: &u8| slots[usize::from(*number)].owner_pid;
+            let owners = others.iter().map(owner).collect();
+            return Err(Error::HookFull(HookUse { owners, ..HookUse::default() }));
         }
         Ok(self.chain.change(|slots| {
             if let Some(other) = instead_of {

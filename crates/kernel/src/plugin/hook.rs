@@ -1,5 +1,5 @@
-//! A hook at which a process has plugins. Outside of the gate, a program of a few instructions is
-//! attached as long as there are plugins; it enters the first one.
+//! A hook at which a process has plugins. Outside of the gate, a program is attached as long as
+//! there are plugins; it enters the first one.
 
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::sync::Arc;
@@ -7,8 +7,10 @@ use std::sync::Arc;
 use super::attach_point::{AttachPoint, is_detached};
 use super::chain::Chain;
 use super::load::{instruction, load_program};
+use super::task_entry::load_task_entry;
 use crate::error::Result;
 use crate::gate::Gate;
+use crate::wire;
 
 /// A hook with a chain of plugins. Outside of the gate, it is attached until dropped.
 pub struct PluginHook {
@@ -20,18 +22,27 @@ pub struct PluginHook {
 
 impl PluginHook {
     /// Outside of the gate, attaches a program that enters the plugins. The gate enters them
-    /// itself.
-    pub fn new(point: &AttachPoint, gate: &Gate) -> Result<Self> {
+    /// itself. `has_sessions`: the process has plugins for the tasks of its session alone. Then the
+    /// program finds the session of the task, if tasks pass the hook.
+    pub fn new(point: &AttachPoint, gate: &Gate, has_sessions: bool) -> Result<Self> {
         if let AttachPoint::Gate(hook) = point {
             let chain = Arc::new(Chain::of_gate(gate, *hook)?);
             return Ok(Self { chain, attached: Vec::new(), is_device_hook: false });
         }
-        let chain = Arc::new(Chain::new()?);
-        let program = load_program(
-            &entry_program(&chain, point.default_return()),
-            &point.load_attributes()?,
-            None,
-        )?;
+        let (chain, program) = match point {
+            AttachPoint::Cgroup(hook) if has_sessions => {
+                let chain = Chain::new(0..wire::SESSIONS)?;
+                let program = load_task_entry(hook, &chain, gate)?;
+                (chain, program)
+            }
+            _ => {
+                let chain = Chain::new(0..1)?;
+                let instructions = entry_program(&chain, point.default_return());
+                let program = load_program(&instructions, &point.load_attributes()?, None)?;
+                (chain, program)
+            }
+        };
+        let chain = Arc::new(chain);
         let attached = point.attach(program.as_fd())?;
         Ok(Self { chain, attached, is_device_hook: point.is_device_hook() })
     }

@@ -30,10 +30,13 @@ impl PluginHooks {
         gate: &Gate,
         order: ChainOrder,
     ) -> Result<ChainSlot> {
-        // Outside of the gate there are no sessions.
-        let session =
-            if matches!(point, AttachPoint::Gate(_)) { order.session } else { ALL_SESSIONS };
-        let hook = self.hook(point, gate)?;
+        let session = match point {
+            AttachPoint::Gate(_) => order.session,
+            AttachPoint::Cgroup(_) if !order.is_machine_wide => order.session,
+            // No task passes there, or the plugin can only observe.
+            _ => ALL_SESSIONS,
+        };
+        let hook = self.hook(point, gate, order.session != ALL_SESSIONS)?;
         match ChainSlot::reserve(&hook, session, order.priority) {
             Err(Error::NoSlotAtHook(_)) if !self.retiring.is_empty() => {
                 self.wait_for_retired();
@@ -43,13 +46,18 @@ impl PluginHooks {
         }
     }
 
-    fn hook(&mut self, point: &AttachPoint, gate: &Gate) -> Result<Arc<PluginHook>> {
+    fn hook(
+        &mut self,
+        point: &AttachPoint,
+        gate: &Gate,
+        has_sessions: bool,
+    ) -> Result<Arc<PluginHook>> {
         if let Some(hook) =
             self.all.get(point).and_then(Weak::upgrade).filter(|hook| !hook.is_device_gone())
         {
             return Ok(hook);
         }
-        let hook = PluginHook::new(point, gate)?;
+        let hook = PluginHook::new(point, gate, has_sessions)?;
         let hook = Arc::new(hook);
         self.all.retain(|_, hook| hook.strong_count() > 0);
         self.all.insert(point.clone(), Arc::downgrade(&hook));

@@ -67,10 +67,11 @@ impl LoadedPlugin {
         over: Option<(&Self, &SharedMemory)>,
     ) -> Result<Self> {
         let mut plugin = Self::memory(object, over)?;
-        for compiled in &object.programs {
+        for (index, compiled) in object.programs.iter().enumerate() {
             let point = AttachPoint::new(compiled.section, &compiled.selected)?;
             let slot = if compiled.is_chained {
-                Some(hooks.reserve_slot(&point, gate, order)?)
+                let slot = hooks.reserve_slot(&point, gate, order);
+                Some(slot.map_err(|error| error.of_program(index))?)
             } else {
                 None
             };
@@ -157,7 +158,7 @@ impl LoadedPlugin {
         let mut others: Vec<&AttachedProgram> =
             instead_of.iter().flat_map(|other| &other.programs.0).collect();
         let mut done: Vec<(&ChainSlot, Option<&ChainSlot>)> = Vec::new();
-        for program in &self.programs.0 {
+        for (index, program) in self.programs.0.iter().enumerate() {
             let Some(slot) = &program.slot else { continue };
             let other = others.iter().position(|other| other.point == program.point);
             let other = other.and_then(|other| others.remove(other).slot.as_ref());
@@ -167,7 +168,7 @@ impl LoadedPlugin {
                     for (slot, other) in done.into_iter().rev() {
                         other.map_or_else(|| slot.unlink(), |other| other.link(Some(slot)))?;
                     }
-                    return Err(error);
+                    return Err(error.of_program(index));
                 }
             }
             done.push((slot, other));

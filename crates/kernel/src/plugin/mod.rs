@@ -18,6 +18,7 @@ mod program_info;
 mod records;
 mod run;
 mod session_plugins;
+mod task_entry;
 pub mod tracefs;
 mod type_cache;
 pub mod verifier_log;

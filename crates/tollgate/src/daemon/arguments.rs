@@ -28,6 +28,13 @@ pub struct DaemonArguments {
     /// If several files have the same name, the later ones are named NAME-2, NAME-3 and so on.
     #[arg(long = "plugin", value_name = "FILE")]
     pub plugins: Vec<PathBuf>,
+    /// With --unit or --cgroup, apply the handlers of sockets and packets of these plugins to the
+    /// whole machine
+    ///
+    /// Without this option, those of sockets apply to the daemon's tasks only, and a plugin with
+    /// those of packets is refused, because a packet belongs to no task.
+    #[arg(long, requires = "plugins")]
+    pub plugins_machine_wide: bool,
     /// Guard only this executable; may be repeated
     #[arg(long, value_name = "PATH")]
     pub exe: Vec<PathBuf>,

@@ -33,7 +33,8 @@ pub use arguments::DaemonArguments;
 use control_socket::{ControlSocket, PendingRequest};
 use metrics_server::Page;
 
-/// How often to search for new processes, and to refresh the extensions and the metrics.
+/// How often to search for processes that the gate could not attach itself, and to refresh the
+/// extensions and the metrics.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(500);
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
@@ -96,7 +97,11 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
     let pace = PacingSetup::of_daemon(&arguments.pace)?;
     let sources =
         arguments.plugins.iter().map(|path| plugin::read(path)).collect::<Result<Vec<_>>>()?;
-    let scope = if select.all { PluginScope::Machine } else { PluginScope::Session };
+    let scope = match (select.all, arguments.plugins_machine_wide) {
+        (true, _) => PluginScope::Machine,
+        (false, true) => PluginScope::Widened,
+        (false, false) => PluginScope::Session,
+    };
     let plugins = PluginSetup::of_daemon(sources, has_guard, scope)?;
     let control = ControlSocket::listen(&arguments.socket.path)?;
     // The extensions are called in this order.
@@ -130,7 +135,7 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
         .failures
         .iter()
         .for_each(|failure| log_message(failure));
-    let runner = SessionRunner::start(extensions)?;
+    let runner = SessionRunner::start_for(&select, extensions)?;
     process_selection::warn_missing_cgroups(&select);
     let mut daemon = Daemon {
         arguments,
@@ -148,6 +153,7 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
 impl Daemon<'_> {
     fn attach_initial(&mut self, has_guard: bool) -> Result<()> {
         self.runner.prepare_machine()?;
+        self.runner.follow_cgroups(&self.select)?;
         if self.select.all {
             self.runner.gate_new_processes();
         }

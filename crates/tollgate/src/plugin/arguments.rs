@@ -22,18 +22,18 @@ pub struct PluginCommandLine {
 pub enum PluginCommand {
     /// Check a plugin: show what it contains, or what is wrong with it
     ///
-    /// The plugin is compiled but not loaded, so root is not needed. The exit status is 125 if it
-    /// has errors.
+    /// The plugin is compiled but not loaded, so root is not needed, except to read the fields of
+    /// tracepoints. The exit status is 125 if it has errors.
     Check(PluginCheckArguments),
     /// Compile a plugin and show its instructions
     ///
     /// The instructions are printed in the notation of the kernel's verifier, below their source
-    /// lines. Nothing is loaded, so root is not needed.
+    /// lines. Nothing is loaded, so root is not needed, except to read the fields of tracepoints.
     Build(PluginCheckArguments),
     /// Load a plugin into a running daemon, which runs it at its hooks
     ///
     /// The plugin is loaded as a whole or not at all. It starts to run when all its programs are in
-    /// the kernel. At hooks of the gate it runs for all tasks that the daemon gates.
+    /// the kernel. At hooks of the gate and of sockets it runs for all tasks that the daemon gates.
     Load(LoadArguments),
     /// List the daemon's plugins and their hooks
     List(PluginListArguments),
@@ -87,6 +87,13 @@ pub struct LoadArguments {
     /// loading
     #[arg(long, value_name = "N", default_value_t = 0, allow_hyphen_values = true)]
     pub priority: i32,
+    /// In a daemon for a part of the machine, apply the handlers of sockets and packets to the
+    /// whole machine
+    ///
+    /// Without this option, those of sockets apply to the daemon's tasks only, and a plugin with
+    /// those of packets is refused, because a packet belongs to no task.
+    #[arg(long)]
+    pub machine_wide: bool,
     #[command(flatten)]
     pub result: ResultOptions,
     #[command(flatten)]

@@ -63,7 +63,7 @@ mod tests {
     fn masks_are_those_of_the_plugins() {
         for (own, text) in [(wire::PLUGIN, NULL), (wire::PLUGIN, COUNT), (BOTH_ENDS, HISTOGRAM)] {
             let source = SourceFile::new("plugin".into(), text.into());
-            assert_eq!(mask(&[source], 1, false, false).expect("a plugin"), own, "{text}");
+            assert_eq!(mask(&[source], 1, Some(""), false).expect("a plugin"), own, "{text}");
         }
     }
 }

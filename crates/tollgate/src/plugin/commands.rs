@@ -42,8 +42,8 @@ fn send_source(
 pub fn load(arguments: &LoadArguments) -> Result<ExitCode> {
     let source = read(&arguments.file)?;
     let name = arguments.name.clone().unwrap_or_else(|| name_of(&source));
-    let priority = arguments.priority;
-    let request = |text| PluginRequest::Load { name, priority, text };
+    let LoadArguments { priority, machine_wide, .. } = *arguments;
+    let request = |text| PluginRequest::Load { name, priority, machine_wide, text };
     print_load_report(
         &send_source(&arguments.socket, source, arguments.result.top, request)?,
         "loaded",

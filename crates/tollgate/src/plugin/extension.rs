@@ -1,10 +1,10 @@
 //! The plugins of a running session: loads, links, swaps and unloads them, and reads their output.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use ecode::MAX_CUT_SHORT;
+use ecode::{HookProvider as _, MAX_CUT_SHORT};
 use kernel::clock::now_ns;
 use kernel::gate::Gate;
 use kernel::plugin::{
@@ -13,6 +13,7 @@ use kernel::plugin::{
 use kernel::wire;
 use serde_json::Number;
 
+use super::check::heading;
 use super::compile::{CompiledPlugin, build, built, has_problems, micros, name_of};
 use super::hooks::OffsetSource;
 use super::records::{Line, PluginOutput, decode_records};
@@ -50,7 +51,7 @@ pub struct Plugins {
     new: Vec<Line>,
     /// Lost records of all plugins.
     lost: u64,
-    /// The session whose tasks run the plugins at the hooks of the gate, or all sessions.
+    /// The session whose tasks run the plugins, or all sessions.
     session: u32,
     /// Whether this session has a guard; another session may have one in the same gate.
     has_guard: bool,
@@ -58,7 +59,7 @@ pub struct Plugins {
 
 struct RunningPlugin {
     name: String,
-    priority: i32,
+    placement: Placement,
     built: CompiledPlugin,
     plugin: LoadedPlugin,
     output_lines: u64,
@@ -70,6 +71,25 @@ struct RunningPlugin {
     cut_short_before: u64,
     /// Why the plugin was unlinked.
     unlink_reason: Option<String>,
+    /// Whether it was linked when the session stopped its plugins.
+    was_linked: Option<bool>,
+}
+
+/// Where a plugin runs among others, and for whom.
+#[derive(Clone, Copy, Default)]
+pub struct Placement {
+    /// Plugins with lower priorities run first.
+    pub priority: i32,
+    /// Outside of the gate, its handlers that can deny something apply to the whole machine, even
+    /// if the session is for a part of it.
+    pub is_machine_wide: bool,
+}
+
+impl Placement {
+    fn order(self, session: u32) -> ChainOrder {
+        let Self { priority, is_machine_wide } = self;
+        ChainOrder { session, priority, is_machine_wide }
+    }
 }
 
 /// What the gate must do for a plugin: bits of [`wire::gate_mask`].
@@ -100,23 +120,20 @@ fn name_error(name: &str) -> String {
 }
 
 /// Compiles the plugins of a session, prints their problems, and returns the mask that they need.
-pub fn mask(sources: &[SourceFile], top: usize, is_machine: bool, has_guard: bool) -> Result<u32> {
+/// `widen` says how plugins can apply to the whole machine; `None`: they do.
+pub fn mask(
+    sources: &[SourceFile],
+    top: usize,
+    widen: Option<&str>,
+    has_guard: bool,
+) -> Result<u32> {
     let mut mask = 0;
     for source in sources {
         let name = name_of(source);
         ensure!(is_name(&name), "{}: rename the file", name_error(&name));
         let built = built(source, top)?;
-        let mut denies = built
-            .program
-            .handlers
-            .iter()
-            .filter(|handler| handler.spec.can_deny() && handler.hook != "guard");
-        if let Some(handler) = denies.next().filter(|_| !is_machine) {
-            bail!(
-                "`on {}` applies to the whole machine, not only to the command: load the plugin \
-                into a daemon with `tollgate plugin load`",
-                handler.hook
-            );
+        if let Some(widen) = widen {
+            check_reach(&built, widen)?;
         }
         for idle in never_run(&built, has_guard) {
             print_message(&format!("tollgate: {} has {idle}", printable(&source.name)))?;
@@ -124,6 +141,20 @@ pub fn mask(sources: &[SourceFile], top: usize, is_machine: bool, has_guard: boo
         mask |= wire::PLUGIN | required_mask(&built);
     }
     Ok(mask)
+}
+
+/// Refuses a plugin of a part of the machine that can deny something to the rest: a packet belongs
+/// to no task. `widen` says how it can be loaded on purpose.
+fn check_reach(built: &CompiledPlugin, widen: &str) -> Result<()> {
+    let mut specs = built.program.handlers.iter().map(|handler| (handler, &handler.spec));
+    if let Some((handler, _)) = specs.find(|(_, spec)| spec.can_deny() && spec.packet.is_some()) {
+        bail!(
+            "`on {}` can drop packets of the whole machine, because a packet belongs to no task: \
+            {widen}",
+            handler.hook
+        );
+    }
+    Ok(())
 }
 
 /// Parts of a plugin that never run.
@@ -179,12 +210,17 @@ impl Plugins {
 
     /// Loads plugins, each under the name of its file. Further plugins of the same name x become
     /// x-2, x-3 and so on.
-    pub fn load_files(&mut self, gate: &mut Gate, sources: &[SourceFile]) -> Result<()> {
+    pub fn load_files(
+        &mut self,
+        gate: &mut Gate,
+        sources: &[SourceFile],
+        placement: Placement,
+    ) -> Result<()> {
         for source in sources {
             let name = name_of(source);
             let others = (2..).map(|number| format!("{name}-{number}"));
             let free = [name.clone()].into_iter().chain(others).find(|name| !self.contains(name));
-            self.add(gate, source, &free.expect("there is no end of numbers"), 0)?;
+            self.add(gate, source, &free.expect("there is no end of numbers"), placement)?;
         }
         Ok(())
     }
@@ -194,14 +230,14 @@ impl Plugins {
         gate: &mut Gate,
         source: &SourceFile,
         name: &str,
-        priority: i32,
+        placement: Placement,
     ) -> Result<LoadReport> {
         ensure!(is_name(name), "{}: give it a --name", name_error(name));
         ensure!(
             !self.contains(name),
             "a plugin {name} is already loaded: swap or unload it, or give this one another --name"
         );
-        self.add(gate, source, name, priority)
+        self.add(gate, source, name, placement)
     }
 
     fn add(
@@ -209,15 +245,19 @@ impl Plugins {
         gate: &mut Gate,
         source: &SourceFile,
         name: &str,
-        priority: i32,
+        placement: Placement,
     ) -> Result<LoadReport> {
         let built = compiled(source)?;
+        self.check_reach(&built, placement)?;
         extend(gate, required_mask(&built))?;
-        let order = ChainOrder { session: self.session, priority };
-        let (plugin, times) = built.load_at(source, &mut self.hooks, gate, order, None)?;
+        let order = placement.order(self.session);
+        let loaded = built.load_at(source, &mut self.hooks, gate, order, None);
+        let (plugin, times) = loaded.map_err(|error| self.with_hook_users(&built, error))?;
         let idle = never_run(&built, self.has_guard);
-        let live = RunningPlugin::new(name, priority, built, plugin)?;
-        let link_us = micros(live.plugin.link(None)?);
+        let live = RunningPlugin::new(name, placement, built, plugin)?;
+        let linked = live.plugin.link(None);
+        let link_us =
+            micros(linked.map_err(|error| self.with_hook_users(&live.built, error.into()))?);
         self.all.push(live);
         self.update_ownership(gate);
         let name = name.to_owned();
@@ -229,22 +269,21 @@ impl Plugins {
     pub fn swap(&mut self, gate: &mut Gate, source: &SourceFile, name: &str) -> Result<LoadReport> {
         let index = self.index_of(name)?;
         let built = compiled(source)?;
-        extend(gate, required_mask(&built))?;
         let old = &self.all[index];
+        self.check_reach(&built, old.placement)?;
+        extend(gate, required_mask(&built))?;
         ensure!(!old.plugin.is_device_gone(), "{name}: {DEVICE_GONE}");
         let transfer = StateTransfer::between(&old.built, &built);
-        let order = ChainOrder { session: self.session, priority: old.priority };
-        let (plugin, times) = built.load_at(
-            source,
-            &mut self.hooks,
-            gate,
-            order,
-            Some((&old.plugin, &transfer.shared)),
-        )?;
+        let order = old.placement.order(self.session);
+        let replaced = Some((&old.plugin, &transfer.shared));
+        let loaded = built.load_at(source, &mut self.hooks, gate, order, replaced);
+        let (plugin, times) = loaded.map_err(|error| self.with_hook_users(&built, error))?;
         transfer.copy(old.plugin.data(), plugin.data());
         let idle = never_run(&built, self.has_guard);
-        let new = RunningPlugin::new(name, old.priority, built, plugin)?;
-        let link_us = micros(new.plugin.link(Some(&old.plugin))?);
+        let new = RunningPlugin::new(name, old.placement, built, plugin)?;
+        let linked = new.plugin.link(Some(&old.plugin));
+        let link_us =
+            micros(linked.map_err(|error| self.with_hook_users(&new.built, error.into()))?);
         let mut old = std::mem::replace(&mut self.all[index], new);
         // Read the last output of the old version before its buffer is gone.
         let output = old.drain_output();
@@ -254,6 +293,51 @@ impl Plugins {
         let (name, not_kept, copied) = (name.to_owned(), transfer.not_kept, transfer.copied_names);
         let schema = "tollgate.plugin.swap/1".into();
         Ok(LoadReport { schema, name, times, link_us, not_kept, copied, idle })
+    }
+
+    fn check_reach(&self, built: &CompiledPlugin, placement: Placement) -> Result<()> {
+        if self.session == ALL_SESSIONS || placement.is_machine_wide {
+            return Ok(());
+        }
+        check_reach(built, "`tollgate plugin load --machine-wide` loads the plugin all the same")
+    }
+
+    /// If a hook has no room for a plugin, names the hook and the plugins there.
+    fn with_hook_users(&self, built: &CompiledPlugin, error: anyhow::Error) -> anyhow::Error {
+        let (at, what) = match error.downcast_ref() {
+            Some(kernel::Error::HookFull(at)) => (at, "linked"),
+            Some(kernel::Error::NoSlotAtHook(at)) => (at, "loaded"),
+            _ => return error,
+        };
+        let full = &built.object.programs[at.program];
+        let is_there = |live: &&RunningPlugin| {
+            let separate = OffsetSource::ToCheck.has_separate_attach_points(&full.hook);
+            live.built.object.programs.iter().any(|program| {
+                program.section == full.section && (!separate || program.selected == full.selected)
+            })
+        };
+        let own = self.all.iter().filter(is_there).map(|live| live.name.clone());
+        let others: BTreeSet<_> =
+            at.owners.iter().filter(|pid| **pid != std::process::id()).collect();
+        let others = others.into_iter().map(|pid| format!("those of process {pid}"));
+        let users: Vec<_> = own.chain(others).collect();
+        anyhow::anyhow!(
+            "`{}` already has {} {what} plugin handlers ({}): unload one",
+            heading(&full.hook, &full.selected),
+            at.owners.len(),
+            printable(&users.join(", "))
+        )
+    }
+
+    /// Stops all plugins, so that their variables and maps do not change any more. Their states
+    /// still say whether they were linked.
+    pub fn halt(&mut self) -> Result<()> {
+        for live in &mut self.all {
+            live.was_linked = Some(live.plugin.is_linked());
+            live.plugin.unlink()?;
+        }
+        kernel::cpus::wait_for_all();
+        Ok(())
     }
 
     /// Unloads a plugin. Returns the time to unlink it in microseconds.
@@ -389,13 +473,18 @@ fn extend(gate: &mut Gate, mask: u32) -> Result<()> {
 }
 
 impl RunningPlugin {
-    fn new(name: &str, priority: i32, built: CompiledPlugin, plugin: LoadedPlugin) -> Result<Self> {
+    fn new(
+        name: &str,
+        placement: Placement,
+        built: CompiledPlugin,
+        plugin: LoadedPlugin,
+    ) -> Result<Self> {
         let cut_short_before = plugin.faults()?.cut_short;
         let (name, output_lines, read_bytes, lost_reported, unlink_reason) =
             (name.into(), 0, 0, 0, None);
         Ok(Self {
             name,
-            priority,
+            placement,
             built,
             plugin,
             output_lines,
@@ -403,6 +492,7 @@ impl RunningPlugin {
             lost_reported,
             cut_short_before,
             unlink_reason,
+            was_linked: None,
         })
     }
 
@@ -442,9 +532,9 @@ impl RunningPlugin {
         let is_lost = self.plugin.is_device_gone();
         Ok(PluginState {
             name: self.name.clone(),
-            priority: self.priority,
+            priority: self.placement.priority,
             handlers: handlers.collect(),
-            is_linked: self.plugin.is_linked() && !is_lost,
+            is_linked: self.was_linked.unwrap_or_else(|| self.plugin.is_linked()) && !is_lost,
             unlink_reason: self
                 .unlink_reason
                 .clone()

@@ -36,8 +36,14 @@ impl LogFollowers {
         self.0.retain(|one| one.sender.is_followed());
     }
 
-    pub fn retire(&mut self, plugin: &str) {
-        self.0.retain(|one| one.plugin.as_deref() != Some(plugin));
+    /// Sends the last line of an unloaded plugin. It ends the connections of the followers of this
+    /// plugin alone, who get it even if they are behind.
+    pub fn end(&mut self, last: &Line) -> Result<()> {
+        let is_of_plugin = |one: &mut LogFollower| one.plugin.as_ref() == Some(&last.plugin);
+        for one in self.0.extract_if(.., is_of_plugin).collect::<Vec<_>>() {
+            one.end_with(last)?;
+        }
+        self.publish(last)
     }
 
     /// Sends a line of output to each follower of its plugin. A line for which a follower has no
@@ -66,6 +72,16 @@ impl LogFollowers {
 }
 
 impl LogFollower {
+    fn end_with(self, last: &Line) -> Result<()> {
+        let lost = self
+            .missed
+            .values()
+            .map(|records| json(&Line::new(&last.plugin, now_ns(), PluginOutput::Lost(*records))));
+        let lines = lost.chain([json(last)]).collect::<Result<Vec<_>>>()?;
+        self.sender.end_with(lines);
+        Ok(())
+    }
+
     fn send_missed_counts(&mut self) -> Result<()> {
         while let Some((plugin, records)) = self.missed.first_key_value() {
             if !self.sender.send_line(&json(&Line::new(
@@ -78,5 +94,33 @@ impl LogFollower {
             self.missed.pop_first();
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn follower_that_is_behind_gets_the_end() {
+        let mut followers = LogFollowers::default();
+        let [one, all] = [Some("it".into()), None].map(|plugin| followers.add(plugin));
+        let line = |output| Line::new("it", 0, output);
+        // More than wait for a follower (`MAX_QUEUED_LINES` of the crate `control`).
+        for _ in 0..12_000 {
+            followers.publish(&line(PluginOutput::Printed("x".into()))).expect("JSON");
+        }
+        followers.end(&line(PluginOutput::Unloaded { unlink_us: 1.0 })).expect("JSON");
+        let read = || one.next_line(Duration::from_secs(10)).ok();
+        let lines: Vec<Line> = std::iter::from_fn(read)
+            .map(|line| serde_json::from_str(&line).expect("JSON"))
+            .collect();
+        let [.., lost, last] = &lines[..] else { panic!("{} lines", lines.len()) };
+        assert_eq!(lost.output, PluginOutput::Lost(12_000 - (lines.len() as u64 - 2)));
+        assert_eq!(last.output, PluginOutput::Unloaded { unlink_us: 1.0 });
+        // The follower of all plugins stays.
+        assert!(all.next_line(Duration::from_secs(10)).is_ok() && followers.0.len() == 1);
     }
 }

@@ -4,7 +4,7 @@ use anyhow::Result;
 use control::Response;
 use kernel::gate::Gate;
 
-use super::extension::Plugins;
+use super::extension::{Placement, Plugins};
 use super::log_followers::{LogFollowers, json};
 use super::records::PluginOutput;
 use super::requests::PluginRequest;
@@ -19,9 +19,10 @@ pub fn reply(
     request: PluginRequest,
 ) -> Result<Response> {
     let value = match request {
-        PluginRequest::Load { name, priority, text } => {
+        PluginRequest::Load { name, priority, machine_wide, text } => {
             let source = SourceFile::new(text.name, text.text);
-            serde_json::to_value(plugins.load(gate, &source, &name, priority)?)?
+            let placement = Placement { priority, is_machine_wide: machine_wide };
+            serde_json::to_value(plugins.load(gate, &source, &name, placement)?)?
         }
         PluginRequest::Swap { name, text } => {
             let source = SourceFile::new(text.name, text.text);
@@ -53,13 +54,12 @@ pub fn reply(
 /// Sends new output to followers, and logs which plugins were unlinked.
 pub fn publish_output(plugins: &mut Plugins, followers: &mut LogFollowers) -> Result<()> {
     for line in plugins.tend()? {
-        followers.publish(&line)?;
+        if let PluginOutput::Unlinked(_) = line.output {
+            log_message(&format!("plugin {}: {}", line.plugin, line.output.line()));
+        }
         match line.output {
-            PluginOutput::Unlinked(_) => {
-                log_message(&format!("plugin {}: {}", line.plugin, line.output.line()))
-            }
-            PluginOutput::Unloaded { .. } => followers.retire(&line.plugin),
-            _ => {}
+            PluginOutput::Unloaded { .. } => followers.end(&line)?,
+            _ => followers.publish(&line)?,
         }
     }
     followers.send_missed_counts()

@@ -12,6 +12,7 @@ pub enum PluginRequest {
     Load {
         name: String,
         priority: i32,
+        machine_wide: bool,
         text: PluginSource,
     },
     Swap {

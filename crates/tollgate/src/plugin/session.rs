@@ -7,7 +7,7 @@ use control::Response;
 use kernel::plugin::ALL_SESSIONS;
 use kernel::session::SessionOptions;
 
-use super::extension::{Plugins, mask};
+use super::extension::{Placement, Plugins, mask};
 use super::log_followers::LogFollowers;
 use super::replies::{publish_output, reply};
 use super::report::PluginReport;
@@ -18,12 +18,20 @@ use crate::output::print_message;
 use crate::report::Section;
 use crate::source_file::SourceFile;
 
-/// The tasks that run the plugins at the hooks of the gate.
+/// For whom the plugins of a session run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum PluginScope {
+    /// For the tasks of the session.
     Session,
+    /// At hooks of the gate for the tasks of the session, otherwise for the whole machine.
+    Widened,
     Machine,
 }
+
+/// Why a command's plugins cannot deny packets, and what can.
+const ONLY_IN_A_DAEMON: &str = "load the plugin into a daemon with `tollgate plugin load`";
+/// How a daemon for a part of the machine denies packets.
+const WIDEN_THE_DAEMON: &str = "--plugins-machine-wide runs the plugin all the same";
 
 /// Plugins to load at the start of a session.
 pub struct PluginSetup {
@@ -42,7 +50,7 @@ enum OutputTarget {
 impl PluginSetup {
     /// Plugins of a command. Compiles them, and prints up to `top` problems of each.
     pub fn of_command(sources: Vec<SourceFile>, top: usize, has_guard: bool) -> Result<Self> {
-        let mask = mask(&sources, top, false, has_guard)?;
+        let mask = mask(&sources, top, Some(ONLY_IN_A_DAEMON), has_guard)?;
         let (scope, output) = (PluginScope::Session, OutputTarget::Stderr);
         Ok(Self { sources, mask, has_guard, scope, output })
     }
@@ -53,7 +61,8 @@ impl PluginSetup {
         has_guard: bool,
         scope: PluginScope,
     ) -> Result<Self> {
-        let mask = mask(&sources, usize::MAX, true, has_guard)?;
+        let widen = (scope == PluginScope::Session).then_some(WIDEN_THE_DAEMON);
+        let mask = mask(&sources, usize::MAX, widen, has_guard)?;
         let output = OutputTarget::Followers(LogFollowers::default());
         Ok(Self { sources, mask, has_guard, scope, output })
     }
@@ -76,11 +85,13 @@ impl ExtensionSetup for PluginSetup {
     fn start(self: Box<Self>, context: &mut SessionContext<'_>) -> Result<Box<dyn Extension>> {
         let session = match self.scope {
             PluginScope::Machine => ALL_SESSIONS,
-            PluginScope::Session => context.session.index,
+            PluginScope::Session | PluginScope::Widened => context.session.index,
         };
+        let is_machine_wide = self.scope != PluginScope::Session;
+        let placement = Placement { is_machine_wide, ..Placement::default() };
         let plugins = Plugins::of_session(session, self.has_guard);
         let (sources, output) = (self.sources, self.output);
-        Ok(Box::new(PluginsInSession { plugins, output, sources }))
+        Ok(Box::new(PluginsInSession { plugins, output, sources, placement }))
     }
 }
 
@@ -89,6 +100,7 @@ struct PluginsInSession {
     output: OutputTarget,
     /// Plugins to load when the session begins.
     sources: Vec<SourceFile>,
+    placement: Placement,
 }
 
 impl Extension for PluginsInSession {
@@ -99,7 +111,7 @@ impl Extension for PluginsInSession {
     ) -> Result<()> {
         match joining {
             Joining::Later | Joining::Command { .. } => {
-                self.plugins.load_files(context.gate, &self.sources)
+                self.plugins.load_files(context.gate, &self.sources, self.placement)
             }
             Joining::Processes { .. } => Ok(()),
         }
@@ -160,6 +172,9 @@ impl Extension for PluginsInSession {
         context: &mut SessionContext<'_>,
         _notes: &mut Vec<String>,
     ) -> Result<Option<Box<dyn Section>>> {
+        self.tend(context)?;
+        self.plugins.halt()?;
+        // What the plugins have written until they were stopped.
         self.tend(context)?;
         Ok(Some(Box::new(PluginReport(self.plugins.states()?))))
     }

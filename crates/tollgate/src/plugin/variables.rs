@@ -71,7 +71,7 @@ impl Variables {
         let bits = variable.bits.with_context(|| {
             format!("`{name}` has type {}; it must be a number", variable.type_name)
         })?;
-        Ok((variable, Integer { bits, is_signed: variable.is_signed }))
+        Ok((variable, Integer::short(bits, variable.is_signed)))
     }
 
     /// The bits of a value. Fails if the value is not in the range of the variable's type: C would

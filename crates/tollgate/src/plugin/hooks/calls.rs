@@ -55,8 +55,10 @@ pub fn spec(
         .iter()
         .position(|name| Abi::ALL.iter().all(|abi| calls::number(*abi, name).is_none()));
     if let Some(at) = unknown {
-        let known = calls::all(Abi::X86_64).map(|(_, name)| name);
-        let near = ecode::closest_name(&selected[at], known);
+        let near = without_prefix(&selected[at]).or_else(|| {
+            let known = calls::all(Abi::X86_64).map(|(_, name)| name);
+            ecode::closest_name(&selected[at], known)
+        });
         let help = near.map_or(String::new(), |near| format!("; did you mean `{near}`?"));
         return Err((Some(at), format!("there is no system call `{}`{help}", selected[at])));
     }
@@ -93,6 +95,14 @@ pub fn spec(
     }
     prefer_parameters(&mut fields, &mut variants);
     Ok(observing_spec(fields, vec![HookProgram { section, variants }]))
+}
+
+/// The call's own name, if the kernel's functions or C's headers have it with a prefix.
+fn without_prefix(name: &str) -> Option<&str> {
+    const PREFIXES: [&str; 7] =
+        ["sys_enter_", "sys_exit_", "__x64_sys_", "ksys_", "sys_", "SYS_", "__NR_"];
+    let rest = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix))?;
+    calls::number(Abi::X86_64, rest).map(|_| rest)
 }
 
 /// Removes the general fields that have the same name as a parameter: `arg2` of prctl is its second

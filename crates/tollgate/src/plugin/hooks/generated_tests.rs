@@ -96,7 +96,7 @@ fn generated_handlers_load_at_every_hook() {
                     Err(problem) if generate::needs_more_memory(&problem) => continue,
                     compiled => compiled.unwrap_or_else(|problem| panic!("{text}\n{problem:?}")),
                 };
-                let order = ChainOrder { session: ALL_SESSIONS, priority: 0 };
+                let order = ChainOrder { session: ALL_SESSIONS, ..ChainOrder::default() };
                 let mut hooks = hooks.borrow_mut();
                 let plugin = LoadedPlugin::load_at(&object, &mut hooks, &gate, order, None);
                 plugin.unwrap_or_else(|error| panic!("{text}\n{error}")).retire(&mut hooks);

@@ -66,6 +66,7 @@ impl HookProvider for OffsetSource {
                 fields: Vec::new(),
                 programs: vec![unconditional_program("syscall", Vec::new())],
                 return_policy: ReturnPolicy::Returned,
+                unreadable: Vec::new(),
                 unavailable: None,
                 packet: None,
             }),

@@ -63,6 +63,7 @@ pub fn sockets(hook: &str) -> HookSpec {
             fields: all.into(),
             programs: vec![program],
             return_policy,
+            unreadable: Vec::new(),
             unavailable: None,
             packet: None,
         };
@@ -70,7 +71,7 @@ pub fn sockets(hook: &str) -> HookSpec {
     let mut fields: Vec<HookField> = all.into();
     fields.push(field("port", 16, false));
     fields.push(field("ip", 32, false));
-    let word = Type::Integer(Integer { bits: 32, is_signed: false });
+    let word = Type::Integer(Integer::short(32, false));
     fields.push(HookField { name: "ip6".into(), ty: Type::Array(word.into(), 4) });
     // Sending a UDP datagram to an address is treated like connecting to that address.
     let sections: &[[&'static str; 2]] = match hook {
@@ -100,7 +101,14 @@ pub fn sockets(hook: &str) -> HookSpec {
         [of_four, HookProgram { section: six, variants: vec![mapped.clone(), other.clone()] }]
     });
     let programs = programs.collect();
-    HookSpec { fields, programs, return_policy, unavailable: None, packet: None }
+    HookSpec {
+        fields,
+        programs,
+        return_policy,
+        unreadable: Vec::new(),
+        unavailable: None,
+        packet: None,
+    }
 }
 
 /// `xdp`, `ingress`, `egress`
@@ -117,6 +125,7 @@ pub fn packets(hook: &str) -> HookSpec {
             fields,
             programs: vec![program],
             return_policy,
+            unreadable: Vec::new(),
             unavailable: lacks,
             packet: Some(XDP_LOAD_BYTES),
         };
@@ -130,6 +139,7 @@ pub fn packets(hook: &str) -> HookSpec {
         fields,
         programs: vec![program],
         return_policy,
+        unreadable: Vec::new(),
         unavailable: lacks,
         packet: Some(SKB_LOAD_BYTES),
     }

@@ -33,7 +33,14 @@ impl OffsetSource {
 
 /// The specification of a hook that cannot deny anything.
 pub fn observing_spec(fields: Vec<HookField>, programs: Vec<HookProgram>) -> HookSpec {
-    HookSpec { fields, programs, return_policy: OBSERVES, unavailable: None, packet: None }
+    HookSpec {
+        fields,
+        programs,
+        return_policy: OBSERVES,
+        unreadable: Vec::new(),
+        unavailable: None,
+        packet: None,
+    }
 }
 
 /// A program with one variant and no conditions.
@@ -43,7 +50,7 @@ pub fn unconditional_program(section: &'static str, fields: Vec<FieldSource>) ->
 
 /// A field with a number.
 pub fn field(name: &str, bits: u8, is_signed: bool) -> HookField {
-    HookField { name: name.into(), ty: Type::Integer(Integer { bits, is_signed }) }
+    HookField { name: name.into(), ty: Type::Integer(Integer::short(bits, is_signed)) }
 }
 
 /// A return policy by which a handler's return value can deny the operation.
