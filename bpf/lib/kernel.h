@@ -232,8 +232,19 @@ struct css_set {
 	struct cgroup *dfl_cgrp;
 };
 
+typedef union sigval {
+	int sival_int;
+} sigval_t;
+
+union __sifields {
+	struct {
+		sigval_t _sigval;
+	} _rt;
+};
+
 struct kernel_siginfo {
 	int si_code;
+	union __sifields _sifields;
 };
 
 struct sigaction {
@@ -243,6 +254,11 @@ struct sigaction {
 
 struct k_sigaction {
 	struct sigaction sa;
+};
+
+/* include/uapi/asm-generic/signal.h, _NSIG */
+struct sighand_struct {
+	struct k_sigaction action[64];
 };
 
 /* include/linux/pid_types.h, the same since 4.19 */
@@ -264,6 +280,7 @@ struct sigpending {
 
 struct signal_struct {
 	int nr_threads;
+	unsigned int flags;
 	struct sigpending shared_pending;
 	struct pid *pids[PIDTYPE_MAX];
 };
@@ -315,6 +332,7 @@ struct task_struct {
 	struct task_struct *group_leader;
 	struct pid *thread_pid;
 	struct signal_struct *signal;
+	struct sighand_struct *sighand;
 	unsigned long nvcsw;
 	unsigned long nivcsw;
 	unsigned long min_flt;

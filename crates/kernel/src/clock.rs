@@ -8,6 +8,11 @@ pub fn now_ns() -> u64 {
     read(libc::CLOCK_MONOTONIC).as_nanos() as u64
 }
 
+/// The present time of CLOCK_BOOTTIME, in nanoseconds. /proc has the start of each thread by it.
+pub(crate) fn boot_ns() -> u64 {
+    read(libc::CLOCK_BOOTTIME).as_nanos() as u64
+}
+
 /// The time of day that corresponds to a past time of [`now_ns`].
 pub fn wall_clock(at_ns: u64) -> SystemTime {
     SystemTime::now() - Duration::from_nanos(now_ns().saturating_sub(at_ns))

@@ -106,6 +106,7 @@ pub struct WatchdogArguments {
     pub guard_map: u32,
     /// The number of the gate's map of sessions
     pub sessions_map: u32,
+    pub header_map: u32,
 }
 
 #[derive(Args)]
