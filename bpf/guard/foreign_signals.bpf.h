@@ -48,7 +48,7 @@ static long mark_thread(u32 i, struct process_mark *mark)
 	if (mark->grace_until_ns) {
 		cold->held_until_ns = mark->grace_until_ns;
 		WRITE_ONCE(cold->is_terminating, 1);
-	} else {
+	} else if (!mark->foreign_stop || mark->foreign_stop > cold->foreign_stop) {
 		WRITE_ONCE(cold->foreign_stop, mark->foreign_stop);
 	}
 	return 0;
@@ -102,7 +102,25 @@ static __always_inline void guard_note_stopped(struct thread_state *thread)
 	struct task_struct *task = (void *)thread->task;
 
 	guard_cold_of(thread)->foreign_stop =
-		BPF_CORE_READ(task, signal, flags) & SIGNAL_STOP_STOPPED ? SIGSTOP : 0;
+		BPF_CORE_READ(task, signal, flags) & SIGNAL_STOP_STOPPED ?
+			FOREIGN_STOP_CERTAIN | SIGSTOP :
+			0;
+}
+
+/*
+ * The thread stops. If the mark was cleared meanwhile, the signal is Tollgate's repetition of one
+ * after which the process was continued.
+ */
+static __always_inline void guard_note_stop(struct thread_state *thread, struct task_struct *task)
+{
+	struct guard_cold *cold = guard_cold_of(thread);
+	u32 signal;
+
+	if (likely(!cold->foreign_stop))
+		return;
+	signal = BPF_CORE_READ(task, signal, group_exit_code);
+	if (signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU)
+		cold->foreign_stop = FOREIGN_STOP_CERTAIN | signal;
 }
 
 /* Whether a stop signal has its default effect. If not, its handler may stop the process later. */
@@ -124,7 +142,10 @@ static __always_inline bool is_default(int signal, struct task_struct *task)
 static __always_inline void guard_foreign_stop(int signal, struct kernel_siginfo *info,
 					       struct task_struct *task)
 {
-	struct process_mark mark = { .tgid = task->tgid, .foreign_stop = signal };
+	struct process_mark mark = {
+		.tgid = task->tgid,
+		.foreign_stop = signal == SIGSTOP ? FOREIGN_STOP_CERTAIN | signal : signal,
+	};
 
 	if (!may_be_guarded(task) || (task->flags & PF_EXITING) || !is_default(signal, task) ||
 	    is_by_guard(signal, info))

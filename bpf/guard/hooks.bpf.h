@@ -159,8 +159,10 @@ static __always_inline void guard_task_exit(struct thread_state *thread, struct 
 /* All threads of a process stop, but only one of them gets the signal. */
 static __always_inline void guard_switch_out(struct switching *at)
 {
-	if (unlikely(at->state & STATE_STOPPED) && has(at->thread, GUARD))
+	if (unlikely(at->state & STATE_STOPPED) && has(at->thread, GUARD)) {
 		guard_mark_restart(at->thread, at->task);
+		guard_note_stop(at->thread, at->task);
+	}
 }
 
 /*

@@ -281,6 +281,7 @@ struct sigpending {
 struct signal_struct {
 	int nr_threads;
 	unsigned int flags;
+	int group_exit_code;
 	struct sigpending shared_pending;
 	struct pid *pids[PIDTYPE_MAX];
 };

@@ -166,6 +166,12 @@ enum guard_response {
 	GUARD_KILL = 4,
 };
 
+/*
+ * SIGTSTP, SIGTTIN and SIGTTOU may be blocked, or ignored because the process group is orphaned, so
+ * they are not certain to stop a process before they have done so.
+ */
+#define FOREIGN_STOP_CERTAIN 0x80
+
 /* Why less was done than the response says. */
 enum guard_restraint {
 	GUARD_UNRESTRAINED = 0,
@@ -299,7 +305,8 @@ struct guard_cold {
 	__u8 ever_held;
 	/*
 	 * The signal by which somebody other than the guard has stopped the process, until
-	 * somebody continues it; 0: none. All threads of the process have the same.
+	 * somebody continues it; 0: none. With FOREIGN_STOP_CERTAIN, the signal has stopped the
+	 * process or is certain to do so. The highest value of all threads of the process counts.
 	 */
 	__u8 foreign_stop;
 	/* The process was requested to end, by SIGTERM for instance. */

@@ -13,6 +13,13 @@ pub struct GuardCommandLine {
     pub command: GuardCommand,
 }
 
+impl GuardCommandLine {
+    /// Whether the command itself releases the processes of killed guards.
+    pub fn releases_processes(&self) -> bool {
+        matches!(self.command, GuardCommand::Off(_) | GuardCommand::Watchdog(_))
+    }
+}
+
 #[derive(Subcommand)]
 pub enum GuardCommand {
     Replay(ReplayArguments),
