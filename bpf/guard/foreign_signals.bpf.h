@@ -28,6 +28,7 @@
 #define SI_USER 0
 #define SI_QUEUE -1
 #define SI_TKILL -6
+#define SI_KERNEL 0x80
 /* include/linux/sched/signal.h */
 #define SIGNAL_STOP_STOPPED 1
 
@@ -90,6 +91,9 @@ static __always_inline bool is_by_guard(int signal, struct kernel_siginfo *info)
 
 	if (info <= (struct kernel_siginfo *)SEND_BY_KERNEL)
 		return info && signal == SIGSTOP;
+	/* bpf_send_signal_task() */
+	if (BPF_CORE_READ(info, si_code) == SI_KERNEL)
+		return signal == SIGSTOP;
 	/* Root could end Tollgate as well. */
 	return BPF_CORE_READ(info, si_code) == SI_QUEUE &&
 	       BPF_CORE_READ(info, _sifields._rt._sigval.sival_int) == GUARD_SIGNAL &&
