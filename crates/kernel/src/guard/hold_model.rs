@@ -34,6 +34,8 @@ enum Change {
     IgnoresForeignStops,
     /// An execve leaves no mark on the thread.
     ExecveLeavesNoMark,
+    /// A thread that ended while it was held still counts, because its slot keeps the flag.
+    CountsEndedThreads,
 }
 
 /// What happens in an exploration, besides holds and releases.
@@ -222,8 +224,10 @@ impl State {
         self.next_until += 1;
     }
 
+    /// The slot of the thread keeps the flag of its hold.
     fn exit(&mut self, index: usize) {
-        self.threads[index] = Thread::default();
+        let is_held = self.threads[index].is_held;
+        self.threads[index] = Thread { is_held, ..Default::default() };
     }
 
     /// fs/exec.c, `de_thread`; `guard_exec`
@@ -250,7 +254,9 @@ impl State {
 
     /// The next step of the one who releases. In `Idle`, it begins a release.
     fn advance(&mut self, scope: &Scope) {
-        let is_held = self.is_any(|thread| thread.is_held);
+        let counts_ended = scope.change == Change::CountsEndedThreads;
+        let is_counted = |thread: &Thread| thread.is_held && (thread.is_alive || counts_ended);
+        let is_held = self.threads.iter().any(is_counted);
         let ignores = scope.change == Change::IgnoresForeignStops;
         let sweeps = !matches!(
             scope.change,
@@ -272,7 +278,7 @@ impl State {
             Step::Clear { thread, decided } => {
                 let it = &mut self.threads[thread];
                 let clears_all = scope.change == Change::ClearsLaterHoldsWithoutSweep;
-                if clears_all || ends_with(it.until.into(), decided.into(), false) {
+                if it.is_alive && (clears_all || ends_with(it.until.into(), decided.into(), false)) {
                     it.is_held = false;
                 }
                 match thread + 1 {
@@ -352,7 +358,7 @@ impl State {
         self.alive().for_each(|thread| thread.foreign_stop = 0);
         self.sigcont();
         // guard_sigcont
-        if let Some(held) = self.threads.iter_mut().find(|thread| thread.is_held) {
+        if let Some(held) = self.alive().find(|thread| thread.is_held) {
             held.in_flight = true;
             self.sigconts = true;
         }
@@ -539,8 +545,12 @@ fn a_user_stops_and_continues_a_held_process() {
 /// The model finds what goes wrong without each part of the mechanism.
 #[test]
 fn each_part_is_needed() {
-    for change in [Change::NoSweep, Change::ClearsLaterHoldsWithoutSweep, Change::ExecveLeavesNoMark]
-    {
+    for change in [
+        Change::NoSweep,
+        Change::ClearsLaterHoldsWithoutSweep,
+        Change::ExecveLeavesNoMark,
+        Change::CountsEndedThreads,
+    ] {
         assert!(explore(&Scope { change, ..SMALL }).is_err(), "{change:?}");
     }
     let user_stop = Some(SIGSTOP);

@@ -196,8 +196,13 @@ impl<'a> Holds<'a> {
     }
 
     pub(super) fn held_slots(&self, held: &HeldProcess) -> impl Iterator<Item = u32> {
-        let is_its = |slot: u32| self.threads.read(slot).tgid == held.tgid;
-        self.slots().filter(move |slot| self.is_held(*slot) && is_its(*slot))
+        self.slots().filter(move |slot| {
+            // The slot of a thread that has ended keeps its flag until it is allocated again.
+            let is_its = |thread: &wire::thread_state| {
+                thread.tgid == held.tgid && self.is_own(thread)
+            };
+            self.is_held(*slot) && is_its(&self.threads.read(*slot))
+        })
     }
 
     /// Resets the locality frames of a process's threads, so that earlier anomalies do not count
