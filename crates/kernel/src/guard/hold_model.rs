@@ -74,12 +74,17 @@ struct Thread {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Step {
     Idle,
-    Clear { thread: usize, decided: u8 },
+    Clear {
+        thread: usize,
+        decided: u8,
+    },
     CheckHeld,
     ReadForeign,
     Continue,
     ReadAgain,
-    Repeat { signal: u8 },
+    Repeat {
+        signal: u8,
+    },
     ReadLast,
     /// `undo_pending_stops`
     Wait,
@@ -258,10 +263,8 @@ impl State {
         let is_counted = |thread: &Thread| thread.is_held && (thread.is_alive || counts_ended);
         let is_held = self.threads.iter().any(is_counted);
         let ignores = scope.change == Change::IgnoresForeignStops;
-        let sweeps = !matches!(
-            scope.change,
-            Change::NoSweep | Change::ClearsLaterHoldsWithoutSweep
-        );
+        let sweeps =
+            !matches!(scope.change, Change::NoSweep | Change::ClearsLaterHoldsWithoutSweep);
         let after_continue = match (self.is_undoing, self.is_ending || self.sigconts) {
             (false, true) => Step::Wait,
             _ if sweeps && self.is_ending => Step::SweepRead,
@@ -278,7 +281,8 @@ impl State {
             Step::Clear { thread, decided } => {
                 let it = &mut self.threads[thread];
                 let clears_all = scope.change == Change::ClearsLaterHoldsWithoutSweep;
-                if it.is_alive && (clears_all || ends_with(it.until.into(), decided.into(), false)) {
+                if it.is_alive && (clears_all || ends_with(it.until.into(), decided.into(), false))
+                {
                     it.is_held = false;
                 }
                 match thread + 1 {
@@ -358,10 +362,9 @@ impl State {
         self.alive().for_each(|thread| thread.foreign_stop = 0);
         self.sigcont();
         // guard_sigcont
-        if let Some(held) = self.alive().find(|thread| thread.is_held) {
-            held.in_flight = true;
-            self.sigconts = true;
-        }
+        let held = self.alive().find(|thread| thread.is_held);
+        let is_any_held = held.map(|held| held.in_flight = true).is_some();
+        self.sigconts |= is_any_held;
     }
 
     /// All states that may follow.
@@ -532,8 +535,7 @@ fn no_order_of_events_leaves_a_process_held() {
 fn a_user_stops_and_continues_a_held_process() {
     for user_stop in [Some(SIGSTOP), Some(SIGTSTP)] {
         for has_job_control in [true, false] {
-            let scope =
-                Scope { user_stop, has_job_control, holds: 1, user_continues: 1, ..SMALL };
+            let scope = Scope { user_stop, has_job_control, holds: 1, user_continues: 1, ..SMALL };
             is_right(&scope);
             is_right(&Scope { deaths: 1, ends: 0, ..scope });
             is_right(&Scope { holds: 2, user_continues: 2, deaths: 1, ..scope });

@@ -198,9 +198,8 @@ impl<'a> Holds<'a> {
     pub(super) fn held_slots(&self, held: &HeldProcess) -> impl Iterator<Item = u32> {
         self.slots().filter(move |slot| {
             // The slot of a thread that has ended keeps its flag until it is allocated again.
-            let is_its = |thread: &wire::thread_state| {
-                thread.tgid == held.tgid && self.is_own(thread)
-            };
+            let is_its =
+                |thread: &wire::thread_state| thread.tgid == held.tgid && self.is_own(thread);
             self.is_held(*slot) && is_its(&self.threads.read(*slot))
         })
     }

@@ -153,6 +153,32 @@ mod alone {
         }
     }
 
+    /// A thread that ends while it is held leaves the flag in its slot, which is not in use then.
+    #[test]
+    fn ended_thread_does_not_prevent_a_release() {
+        let (it, cgroup) = (Guarded::new(), TestCgroup::new());
+        let (daemon, mut server) = started(&it, &cgroup);
+        let table = threads(daemon.running.pid());
+        let mut other = CommandServer::start(&it, &cgroup);
+        let other_pid = other.pid();
+        let slot_of = |process| (1..wire::THREADS).find(|slot| table.read(*slot).tgid == process);
+        eventually("it is guarded", || {
+            other.send_and_wait(b"u");
+            slot_of(other_pid).is_some()
+        });
+        other.end();
+        let slot = slot_of(other_pid).expect("its slot");
+        eventually("its end", || table.read(slot).task == 0);
+        hold(&daemon, &server);
+        let mut thread = table.read(slot);
+        thread.tgid = server.pid();
+        thread.guard.held = 1;
+        table.write(slot, thread);
+        daemon.request("release");
+        runs(&mut server);
+        server.end();
+    }
+
     /// The kernel may need seconds to end a guard's process, and nobody may have waited for it.
     #[test]
     fn off_finds_the_holds_of_a_guard_that_is_a_zombie() {
