@@ -93,14 +93,33 @@ static __always_inline bool send_stop(struct thread_state *thread, struct guard_
 	 */
 	if (cold->precall & PRECALL_DEFER)
 		return true;
+	/*
+	 * Since 6.14, the kernel sends the signal in an interrupt some moments later. If the thread
+	 * is released before that, the SIGSTOP comes after the SIGCONT. So Tollgate checks each
+	 * process that it has released (crates/kernel/src/guard/left_stopped.rs). A SIGCONT from
+	 * here could not know whether somebody else has stopped the process as well.
+	 */
 	if (bpf_send_signal_thread(SIGSTOP)) {
 		cold->precall = 0;
 		return false;
 	}
-	/* If the thread was released meanwhile, its SIGCONT may have preceded this SIGSTOP. */
-	if (unlikely(!READ_ONCE(thread->guard.held)))
-		bpf_send_signal(SIGCONT);
 	return true;
+}
+
+/*
+ * Whether the thread's process was requested to end a short time ago. It is not held then, so that
+ * it can end.
+ */
+static __always_inline bool is_in_grace(struct thread_state *thread, struct guard_cold *cold,
+					u64 now)
+{
+	if (likely(!cold->is_terminating))
+		return false;
+	/* If it is held, Tollgate is about to release it. */
+	if (now < cold->held_until_ns || thread->guard.held)
+		return true;
+	cold->is_terminating = 0;
+	return false;
 }
 
 /*
@@ -126,10 +145,12 @@ __noinline int guard_respond(struct thread_state *thread, struct session *sessio
 	u64 now = bpf_ktime_get_ns(), delay_ns = 0;
 	struct plugin_verdict *verdict;
 	struct guard_cold *cold;
+	bool was_held;
 
 	if (!thread || !session)
 		return 0;
 	cold = guard_cold_of(thread);
+	was_held = thread->guard.held;
 	response = session->guard.response;
 	if (response != GUARD_OBSERVE && is_exempt(thread, session)) {
 		restraint = GUARD_EXEMPT;
@@ -146,7 +167,11 @@ __noinline int guard_respond(struct thread_state *thread, struct session *sessio
 		delay_ns = session->guard.suspend_execve_ns;
 	else if (response != GUARD_OBSERVE)
 		delay_ns = guard_delay(&session->guard, thread->guard.lfc);
-	if (delay_ns && !thread->guard.held && is_max_held(session)) {
+	if (delay_ns && is_in_grace(thread, cold, now)) {
+		restraint = GUARD_TERMINATING;
+		delay_ns = 0;
+	}
+	if (delay_ns && !was_held && is_max_held(session)) {
 		restraint = GUARD_MAX_HELD;
 		delay_ns = 0;
 	}
@@ -155,7 +180,7 @@ __noinline int guard_respond(struct thread_state *thread, struct session *sessio
 		 * The hold is recorded before the signal, so that it is found if the guard's
 		 * process is killed.
 		 */
-		if (!thread->guard.held || cold->held_until_ns < now + delay_ns)
+		if (!was_held || cold->held_until_ns < now + delay_ns)
 			cold->held_until_ns = now + delay_ns;
 		/*
 		 * Besides the leader, the thread itself is marked, because an execve makes it the
@@ -165,7 +190,11 @@ __noinline int guard_respond(struct thread_state *thread, struct session *sessio
 		cold->ever_held = 1;
 		header.ever_held = 1;
 		WRITE_ONCE(thread->guard.held, 1);
-		if (send_stop(thread, cold, call))
+		/*
+		 * The signal of an earlier hold (guard_rehold) may still be on its way, and then
+		 * this one is refused.
+		 */
+		if (send_stop(thread, cold, call) || was_held)
 			action = response == GUARD_DENY ? GUARD_DELAY : response;
 		else
 			thread->guard.held = 0;
@@ -193,7 +222,7 @@ static __always_inline void guard_rehold(struct thread_state *thread, struct gua
 	 * When the time is over, Tollgate clears the flag and continues the process. The gate does
 	 * not do so here, because a SIGSTOP by Tollgate itself may still be pending.
 	 */
-	if (bpf_ktime_get_ns() < cold->held_until_ns)
+	if (!cold->is_terminating && bpf_ktime_get_ns() < cold->held_until_ns)
 		send_stop(thread, cold, call);
 }
 

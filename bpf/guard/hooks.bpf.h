@@ -4,6 +4,7 @@
 #define TOLLGATE_GUARD_HOOKS_BPF_H
 
 #include "gate/events.bpf.h"
+#include "guard/foreign_signals.bpf.h"
 #include "guard/holds.bpf.h"
 #include "guard/model.bpf.h"
 #include "guard/state.bpf.h"
@@ -124,6 +125,8 @@ static __always_inline void guard_join(struct joining *at)
 	}
 	if ((at->mask & GUARD) && !stays) {
 		thread->guard.session = at->session_index;
+		if (!before)
+			guard_note_stopped(thread);
 		/* Before its first execve, the thread runs Tollgate's own program. */
 		if (!thread->until_exec)
 			guard_begin_program(thread, at->identity);
@@ -139,6 +142,12 @@ static __always_inline void guard_sys_enter(struct crossing *at)
 
 static __always_inline void guard_exec(struct thread_state *thread)
 {
+	/*
+	 * A thread that was held may have ended by this execve. If its stop had begun, it takes
+	 * effect on this thread, which then is the first thread.
+	 */
+	if (unlikely(READ_ONCE(header.ever_held)))
+		guard_cold_of(thread)->ever_held = 1;
 	guard_begin_program(thread, IDENTITY_CURRENT);
 }
 
@@ -150,8 +159,10 @@ static __always_inline void guard_task_exit(struct thread_state *thread, struct 
 /* All threads of a process stop, but only one of them gets the signal. */
 static __always_inline void guard_switch_out(struct switching *at)
 {
-	if (unlikely(at->state & STATE_STOPPED) && has(at->thread, GUARD))
+	if (unlikely(at->state & STATE_STOPPED) && has(at->thread, GUARD)) {
 		guard_mark_restart(at->thread, at->task);
+		guard_note_stop(at->thread, at->task);
+	}
 }
 
 /*
@@ -163,6 +174,13 @@ static __always_inline void guard_fork(struct thread_state *thread, struct threa
 	struct guard_cold *cold = guard_cold_of(thread), *before = guard_cold_of(parent);
 	u32 i;
 
+	if (thread->tgid == parent->tgid)
+		cold->foreign_stop = before->foreign_stop;
+	/* A handler may need child processes, such as those of a shell's trap. */
+	if (before->is_terminating && !parent->guard.held) {
+		cold->held_until_ns = before->held_until_ns;
+		cold->is_terminating = 1;
+	}
 	if (thread->guard.session)
 		return;
 	guard_begin_batch(thread);

@@ -3,6 +3,7 @@
 #ifndef TOLLGATE_GUARD_SIGCONT_BPF_H
 #define TOLLGATE_GUARD_SIGCONT_BPF_H
 
+#include "guard/foreign_signals.bpf.h"
 #include "guard/state.bpf.h"
 
 /*
@@ -14,14 +15,6 @@ extern int bpf_send_signal_task(struct task_struct *task, int signal, enum pid_t
 
 extern struct task_struct *bpf_task_from_pid(s32 pid) __weak __ksym;
 extern void bpf_task_release(struct task_struct *task) __weak __ksym;
-
-#define SIGHUP 1
-#define SIGINT 2
-#define SIGQUIT 3
-#define SIGTERM 15
-#define SIGNAL_BIT(signal) (1UL << ((signal) - 1))
-#define TERMINATION_SIGNALS                                                                        \
-	(SIGNAL_BIT(SIGHUP) | SIGNAL_BIT(SIGINT) | SIGNAL_BIT(SIGQUIT) | SIGNAL_BIT(SIGTERM))
 
 struct held_thread_search {
 	u32 tgid;
@@ -42,12 +35,6 @@ static long match_held_thread(u32 i, struct held_thread_search *search)
 		return 0;
 	search->slot = i;
 	return 1;
-}
-
-static __always_inline bool outlives_leader(struct task_struct *leader)
-{
-	/* The first thread stays until all others are gone. */
-	return (leader->flags & PF_EXITING) && BPF_CORE_READ(leader, signal, nr_threads) > 1;
 }
 
 /*
@@ -79,16 +66,14 @@ static __always_inline u32 held_thread_slot(struct task_struct *task)
  * after the SIGCONT. The SIGSTOP is for the held thread itself, and is lost if that thread ends
  * before the interrupt.
  */
-static __always_inline void guard_sig_generate(int signal, struct kernel_siginfo *info,
-					       struct task_struct *task, int result)
+static __always_inline void guard_sigcont(struct task_struct *task)
 {
 	struct thread_state *held;
 	struct session *session;
 	struct task_struct *thread;
 	u32 slot;
 
-	if (!(config.enabled & GUARD) || signal != SIGCONT ||
-	    !bpf_ksym_exists(bpf_send_signal_task))
+	if (!bpf_ksym_exists(bpf_send_signal_task))
 		return;
 	slot = held_thread_slot(task);
 	held = thread_at(slot);
@@ -96,14 +81,12 @@ static __always_inline void guard_sig_generate(int signal, struct kernel_siginfo
 	if (!slot || !session)
 		return;
 	/*
-	 * systemd, timeout(1) and others continue a process after a signal that terminates it. Such
-	 * a process stops at its next call.
+	 * systemd, timeout(1) and others continue a process after a signal that terminates it, also
+	 * if Tollgate has not released it yet. A request to end by somebody who may not make one
+	 * (may_terminate) is only pending. Then the process stops at its next call.
 	 */
-	if (BPF_CORE_READ(task, signal, shared_pending.signal.sig[0]) & TERMINATION_SIGNALS)
-		return;
-	/* The session's owner continues the process on purpose. */
-	if (visible_pid(bpf_get_current_task_btf()->group_leader, session->pid_level) ==
-	    session->owner_pid)
+	if (guard_cold_at(slot)->is_terminating ||
+	    BPF_CORE_READ(task, signal, shared_pending.signal.sig[0]) & TERMINATION_SIGNALS)
 		return;
 	/* A release may be in progress now, so Tollgate reads this number after each release. */
 	__sync_fetch_and_add(&session->sigconts, 1);
@@ -111,6 +94,27 @@ static __always_inline void guard_sig_generate(int signal, struct kernel_siginfo
 	if (thread) {
 		bpf_send_signal_task(thread, SIGSTOP, PIDTYPE_PID, 0);
 		bpf_task_release(thread);
+	}
+}
+
+static __always_inline void guard_sig_generate(int signal, struct kernel_siginfo *info,
+					       struct task_struct *task, int result)
+{
+	u64 bit = signal > 0 && signal < 64 ? 1ULL << (signal - 1) : 0;
+
+	if (!(config.enabled & GUARD) ||
+	    likely(!(bit & (SIGNAL_BIT(SIGCONT) | STOP_SIGNALS | TERMINATION_SIGNALS))))
+		return;
+	if (signal == SIGCONT) {
+		/* Somebody continues the process on purpose, or too early. */
+		if (is_by_guard(signal, info))
+			return;
+		guard_foreign_continue(task);
+		guard_sigcont(task);
+	} else if (bit & STOP_SIGNALS) {
+		guard_foreign_stop(signal, info, task);
+	} else {
+		guard_terminate(info, task);
 	}
 }
 

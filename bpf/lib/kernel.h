@@ -244,8 +244,19 @@ struct css_set {
 	struct cgroup *dfl_cgrp;
 };
 
+typedef union sigval {
+	int sival_int;
+} sigval_t;
+
+union __sifields {
+	struct {
+		sigval_t _sigval;
+	} _rt;
+};
+
 struct kernel_siginfo {
 	int si_code;
+	union __sifields _sifields;
 };
 
 struct sigaction {
@@ -255,6 +266,11 @@ struct sigaction {
 
 struct k_sigaction {
 	struct sigaction sa;
+};
+
+/* include/uapi/asm-generic/signal.h, _NSIG */
+struct sighand_struct {
+	struct k_sigaction action[64];
 };
 
 /* include/linux/pid_types.h, the same since 4.19 */
@@ -276,6 +292,8 @@ struct sigpending {
 
 struct signal_struct {
 	int nr_threads;
+	unsigned int flags;
+	int group_exit_code;
 	struct sigpending shared_pending;
 	struct pid *pids[PIDTYPE_MAX];
 };
@@ -333,6 +351,7 @@ struct task_struct {
 	struct pid *thread_pid;
 	struct signal_struct *signal;
 	struct restart_block restart_block;
+	struct sighand_struct *sighand;
 	unsigned long nvcsw;
 	unsigned long nivcsw;
 	unsigned long min_flt;

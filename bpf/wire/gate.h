@@ -195,7 +195,7 @@ struct session {
 	__u32 holds_begun;
 	/* It gates every new process, unless another session does so now. */
 	__u32 is_system_wide;
-	/* SIGCONTs that were sent to its processes since its owner's latest poll. */
+	/* SIGCONTs that others sent to its processes since its owner's latest poll. */
 	__u32 sigconts;
 	/* A process other than the session's owner has switched the guard off. */
 	__u32 is_disabled;
@@ -210,6 +210,8 @@ struct session {
 	 * counts in two sessions with plugins of their own, it has the plugins of the later one.
 	 */
 	__u64 number;
+	/* Guard: when the owner last checked its holds, by CLOCK_BOOTTIME. */
+	__u64 guard_tended_ns;
 };
 
 enum row_state {

@@ -166,6 +166,12 @@ enum guard_response {
 	GUARD_KILL = 4,
 };
 
+/*
+ * SIGTSTP, SIGTTIN and SIGTTOU may be blocked, or ignored because the process group is orphaned, so
+ * they are not certain to stop a process before they have done so.
+ */
+#define FOREIGN_STOP_CERTAIN 0x80
+
 /* Why less was done than the response says. */
 enum guard_restraint {
 	GUARD_UNRESTRAINED = 0,
@@ -173,7 +179,19 @@ enum guard_restraint {
 	GUARD_EXEMPT = 1,
 	/* The maximum number of processes is held already. */
 	GUARD_MAX_HELD = 2,
+	/* The process was requested to end, and is not held for GUARD_GRACE_NS. */
+	GUARD_TERMINATING = 3,
 };
+
+/*
+ * For how long a process that was requested to end is not held. It suffices for a handler that
+ * saves data, and is shorter than the time after which timeout(1), systemd and container engines
+ * usually send SIGKILL (10 s or more).
+ */
+#define GUARD_GRACE_NS 5000000000ULL
+
+/* The value (si_value) of the signals by which Tollgate stops and continues processes ("TOLL"). */
+#define GUARD_SIGNAL 0x544f4c4c
 
 /*
  * Classes of calls that can be held before they take effect. The calls of a class are held by the
@@ -271,7 +289,10 @@ struct guard_cold {
 	__u64 frame[2];
 	/* The windows that handlers interrupted, the latest first, with GUARD_RESTARTS. */
 	__u64 interrupted[GUARD_HANDLERS];
-	/* With `held`: until when the thread is held. */
+	/*
+	 * With `held`: until when the thread is held. With `is_terminating` alone: until when it is
+	 * not held.
+	 */
 	__u64 held_until_ns;
 	/* enum guard_precall: what is to happen to the current call. */
 	__u32 precall;
@@ -282,7 +303,14 @@ struct guard_cold {
 	 * process was.
 	 */
 	__u8 ever_held;
-	__u16 unused;
+	/*
+	 * The signal by which somebody other than the guard has stopped the process, until
+	 * somebody continues it; 0: none. With FOREIGN_STOP_CERTAIN, the signal has stopped the
+	 * process or is certain to do so. The highest value of all threads of the process counts.
+	 */
+	__u8 foreign_stop;
+	/* The process was requested to end, by SIGTERM for instance. */
+	__u8 is_terminating;
 };
 
 /* A program has got a profile. `pid` is the first thread that runs it. */

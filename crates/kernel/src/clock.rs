@@ -31,6 +31,11 @@ fn parse_offset(offsets: &str) -> Option<i128> {
     Some(seconds * 1_000_000_000 + nanoseconds)
 }
 
+/// The present time of CLOCK_BOOTTIME, in nanoseconds. /proc has the start of each thread by it.
+pub(crate) fn boot_ns() -> u64 {
+    read(libc::CLOCK_BOOTTIME).as_nanos() as u64
+}
+
 /// The time of day that corresponds to a past time of [`now_ns`].
 pub fn wall_clock(at_ns: u64) -> SystemTime {
     SystemTime::now() - Duration::from_nanos(now_ns().saturating_sub(at_ns))

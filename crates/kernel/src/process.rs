@@ -312,6 +312,38 @@ pub fn name(thread: u32) -> Option<String> {
     Some(String::from_utf8_lossy(name.strip_suffix(b"\n").unwrap_or(&name)).into_owned())
 }
 
+/// When a thread began, in nanoseconds of CLOCK_BOOTTIME, if it exists.
+pub(crate) fn began_ns(thread: u32) -> Option<u64> {
+    /// Index from the state on; proc(5), starttime
+    const START: usize = 19;
+    // SAFETY: takes a number.
+    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as u64;
+    Some(stat(thread).get(START)?.parse::<u64>().ok()? * (1_000_000_000 / ticks))
+}
+
+/// The state of a thread: `T` if a signal has stopped it. `None` if it does not exist.
+pub(crate) fn state_of_thread(thread: u32) -> Option<char> {
+    stat(thread)[0].chars().next()
+}
+
+/// Whether the process has ended or is about to: it is a zombie, or it was killed. The kernel may
+/// need seconds to end a process with a gate.
+pub(crate) fn is_ending(process: u32) -> bool {
+    /// include/linux/sched.h, PF_EXITING
+    const EXITING: u64 = 4;
+    /// Index from the state on; proc(5), flags
+    const FLAGS: usize = 6;
+    let stat = stat(process);
+    let flags = stat.get(FLAGS).and_then(|flags| flags.parse::<u64>().ok()).unwrap_or(EXITING);
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let is_killed = |line: &str| {
+        let pending = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"));
+        let pending = pending.and_then(|pending| u64::from_str_radix(pending.trim(), 16).ok());
+        pending.is_some_and(|pending| pending & 1 << (libc::SIGKILL - 1) != 0)
+    };
+    stat[0].starts_with(['Z', 'X']) || flags & EXITING != 0 || status.lines().any(is_killed)
+}
+
 /// Whether the process exists; it may be a zombie.
 pub fn exists(process: u32) -> bool {
     // SAFETY: takes two numbers. Signal 0 only checks.

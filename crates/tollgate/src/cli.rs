@@ -133,6 +133,12 @@ pub fn dispatch(cli: Cli) -> Result<ExitCode> {
     if !restores {
         pace::restore_abandoned();
     }
+    // `guard off` reports what it releases, and the watchdog waits until its process has ended.
+    let releases =
+        matches!(&cli.command, TollgateCommand::Guard(guard) if guard.releases_processes());
+    if !releases {
+        guard::release_abandoned();
+    }
     match cli.command {
         TollgateCommand::Run(arguments) => run::run(&arguments),
         TollgateCommand::Lens(arguments) => lens::run(&arguments),

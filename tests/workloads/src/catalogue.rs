@@ -137,6 +137,10 @@ pub const WORKLOADS: &[Workload] = &[
     workload("orphaned-routine", "ROUNDS ANOMALOUS", routine::orphaned_routine,
         "As routine, in a second thread, when the first one has ended. How many calls that takes \
         varies."),
+    workload("ends-on-request", "OWN ROUNDS ANOMALOUS", routine::ends_on_request,
+        "As routine, but sends itself OWN SIGTERMs after the rounds. Without these, it makes \
+        anomalous calls until a signal requests its end, and ANOMALOUS more in response; prints \
+        \"saved\". How many calls that takes varies."),
     workload("command-server", "[--threads T]", command_server::command_server,
         "Replies to each byte of its input with the same byte, after the four calls of `routine` \
         for a \"u\", and after a call of another kind for any other; T threads sleep 1.25 ms times \

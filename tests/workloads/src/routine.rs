@@ -4,8 +4,10 @@
 use crate::arguments::{Arguments, MAX_REPETITIONS};
 use crate::failure::{Failure, Outcome, check};
 use crate::output::print_line;
+use crate::process::own_pid;
 use crate::signals::leave_to;
 use libc::{c_int, c_long};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Calls without arguments or effects, none of which the routine makes.
 pub const ANOMALOUS: [c_long; 6] = [
@@ -39,6 +41,39 @@ pub fn routine(arguments: Arguments) -> Outcome {
 pub fn orphaned_routine(arguments: Arguments) -> Outcome {
     let (rounds, anomalous) = numbers(arguments)?;
     leave_to(move || follow(rounds, anomalous))
+}
+
+static IS_END_REQUESTED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn on_request(_signal: c_int) {
+    IS_END_REQUESTED.store(true, Ordering::Relaxed);
+}
+
+pub fn ends_on_request(mut arguments: Arguments) -> Outcome {
+    let own_requests = arguments.number("OWN", 0..=MAX_REPETITIONS)?;
+    let (rounds, anomalous) = numbers(arguments)?;
+    // SAFETY: a zeroed sigaction is a valid one: no flags, an empty mask.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = on_request as *const () as usize;
+    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT] {
+        // SAFETY: the handler stores to an atomic.
+        check(unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) }, "handle it")?;
+    }
+    (0..rounds).for_each(|_| round());
+    for _ in 0..own_requests {
+        // SAFETY: takes two numbers; the handler is the one above.
+        check(unsafe { libc::kill(own_pid(), libc::SIGTERM) }, "send SIGTERM")?;
+    }
+    let mut calls = ANOMALOUS.iter().cycle();
+    while anomalous > 0 && !IS_END_REQUESTED.load(Ordering::Relaxed) {
+        // SAFETY: as above.
+        unsafe { libc::syscall(*calls.next().expect("a cycle")) };
+    }
+    for call in calls.take(anomalous as usize) {
+        // SAFETY: as above.
+        unsafe { libc::syscall(*call) };
+    }
+    print_line("saved")
 }
 
 fn follow(rounds: u64, anomalous: u64) -> Outcome {

@@ -99,6 +99,16 @@ impl ActiveGeneration {
     };
 }
 
+/// Whether a gate that uses the map with this ID is attached. If that cannot be read, it counts as
+/// attached.
+pub(crate) fn is_gate_of_map_attached(id: u32) -> bool {
+    maps::headers().any(|map| {
+        let header = MappedArray::<wire::gate_header>::new(&map, 1).map(|header| header.read(0));
+        header.is_ok_and(|header| header.map_ids.contains(&id))
+            && maps::is_attached(&map).unwrap_or(true)
+    })
+}
+
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// By the time this process has missed this many polls, another one that polls a few times a second
 /// would have rolled back.

@@ -7,11 +7,11 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use libbpf_rs::MapHandle;
+use libbpf_rs::{MapCore as _, MapHandle};
 
 use crate::cpus;
 use crate::error::{ErrorContext, Result};
-use crate::gate::{Gate, Lock};
+use crate::gate::{Gate, Lock, is_gate_of_map_attached};
 use crate::guard::holds::Holds;
 use crate::mapped_array::MappedArray;
 use crate::process::{self, own_pid_namespace};
@@ -152,7 +152,7 @@ pub fn release_orphaned_holds(also_living: bool) -> Result<ReleaseSummary> {
     for owner in entries.filter_map(|entry| HoldOwner::of(entry.file_name().to_str()?)) {
         let process = owner.process;
         if !owner.is_same_build_and_namespace() {
-            if owner.namespace == own_pid_namespace() && !process::exists(process) {
+            if owner.namespace == own_pid_namespace() && process::is_ending(process) {
                 released.failures.push(format!(
                     "process {process}, a guard of another version of Tollgate, was killed: \
                     use `kill -CONT` to continue the processes that it left stopped"
@@ -164,7 +164,7 @@ pub fn release_orphaned_holds(also_living: bool) -> Result<ReleaseSummary> {
                     version of Tollgate: run `guard off` in that namespace, or with that version"
                 ));
             }
-        } else if !process::exists(process) {
+        } else if process::is_ending(process) {
             match release_of_dead_owner(owner) {
                 Ok(processes) => released.of_killed += processes,
                 Err(error) => released.failures.push(error.to_string()),
@@ -198,10 +198,15 @@ fn switch_off_running(owner: HoldOwner) -> Result<Option<usize>> {
 
 fn release_of_dead_owner(owner: HoldOwner) -> Result<usize> {
     let Some((threads, guard_threads, sessions)) = open(owner)? else { return Ok(0) };
+    let threads_path = owner.folder().join(TABLES[0].0);
+    let map = MapHandle::from_pinned_path(threads_path).doing("opening a pinned table of holds")?;
+    let map_id = map.info().doing("reading the ID of a table of holds")?.info.id;
     let end = || -> usize {
         sessions_of(&sessions, owner)
             .map(|session| {
-                Holds::in_tables(&threads, &guard_threads, &sessions, session).end_guard()
+                let holds = Holds::in_tables(&threads, &guard_threads, &sessions, session);
+                let is_attached = is_gate_of_map_attached(map_id);
+                (if is_attached { holds } else { holds.of_ended_gate() }).end_guard()
             })
             .sum()
     };

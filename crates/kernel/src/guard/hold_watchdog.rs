@@ -16,8 +16,8 @@ use crate::mapped_array::MappedArray;
 use crate::watchdog::name_watchdog;
 use crate::{process, wire};
 
-/// A limit to one wait. The watchdog waits again afterwards.
-const WAIT_TIMEOUT: Duration = Duration::from_secs(3600);
+/// How often the watchdog checks for processes that the guard's process has forgotten.
+const CHECK_INTERVAL: Duration = Duration::from_millis(400);
 /// How long the gate of a killed process may still act until the kernel has closed its links.
 const RELEASE_GRACE: Duration = Duration::from_secs(1);
 
@@ -67,6 +67,8 @@ pub struct WatchdogTarget {
     pub guard_map: u32,
     /// The ID of the gate's map of sessions.
     pub sessions_map: u32,
+    /// The ID of the gate's header.
+    pub header_map: u32,
 }
 
 impl WatchdogTarget {
@@ -79,6 +81,7 @@ impl WatchdogTarget {
             threads_map: id(".bss.threads")?,
             guard_map: id(".bss.guard")?,
             sessions_map: id("sessions")?,
+            header_map: id(".bss.tollgate")?,
         })
     }
 }
@@ -87,7 +90,8 @@ impl WatchdogTarget {
 /// the guard's process ends or closes the liveness pipe, which is the watchdog's standard input.
 /// Then it releases all processes that the guard holds.
 pub fn watch_owner(target: WatchdogTarget, on_ready: impl FnOnce()) -> Result<()> {
-    let WatchdogTarget { owner, session, threads_map, guard_map, sessions_map } = target;
+    let WatchdogTarget { owner, session, threads_map, guard_map, sessions_map, header_map } =
+        target;
     name_watchdog();
     // SAFETY: takes and returns a number.
     keep_group_from_orphaning(unsafe { libc::getpgid(owner as i32) })?;
@@ -98,13 +102,25 @@ pub fn watch_owner(target: WatchdogTarget, on_ready: impl FnOnce()) -> Result<()
     let threads = MappedArray::<wire::thread_state>::new(&open(threads_map)?, wire::THREADS)?;
     let guard_threads = MappedArray::<wire::guard_cold>::new(&open(guard_map)?, wire::THREADS)?;
     let sessions = MappedArray::<wire::session>::new(&open(sessions_map)?, wire::SESSIONS)?;
+    let header = MappedArray::<wire::gate_header>::new(&open(header_map)?, 1)?;
+    let holds =
+        || Holds::in_tables(&threads, &guard_threads, &sessions, session).with_header(&header);
     on_ready();
-    while process::wait_for([libc::STDIN_FILENO, end], WAIT_TIMEOUT) == [false, false] {}
-    let began = Instant::now();
+    let is_owned = || sessions.read(session).owner_pid == owner;
+    while process::wait_for([libc::STDIN_FILENO, end], CHECK_INTERVAL) == [false, false] {
+        if is_owned() {
+            holds().release_overdue();
+        }
+    }
+    let mut began = Instant::now();
     // Another Tollgate process may clear the session, which also releases its processes. From then
     // on, the number may be another session's.
-    while began.elapsed() < RELEASE_GRACE && sessions.read(session).owner_pid == owner {
-        Holds::in_tables(&threads, &guard_threads, &sessions, session).end_guard();
+    while began.elapsed() < RELEASE_GRACE && is_owned() {
+        holds().end_guard();
+        // The kernel may need longer than that until it has closed the links.
+        if process::wait_for([end], Duration::from_millis(1)) == [false] {
+            began = Instant::now();
+        }
         sleep(Duration::from_millis(1));
     }
     unpin(owner);

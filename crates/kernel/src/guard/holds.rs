@@ -3,11 +3,19 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use crate::clock::now_ns;
+use super::hold_decisions::{ends_with, is_due, is_to_be_continued, to_be_repeated};
+use crate::clock::{boot_ns, now_ns};
 use crate::cpus;
 use crate::gate::Gate;
 use crate::mapped_array::{MappedArray, atomic_field, field};
-use crate::wire;
+use crate::{process, wire};
+
+/// A hold that is over by this time was forgotten by the guard's process, which releases processes
+/// within 100 ms.
+const OVERDUE_NS: u64 = 500_000_000;
+/// How long the guard's process may take between two checks, and how exact the start of a thread is
+/// in /proc.
+const RELEASE_GRACE_NS: u64 = 1_000_000_000;
 
 /// A process that is stopped until a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,24 +29,58 @@ pub struct HeldProcess {
     /// The end of the hold, in nanoseconds of CLOCK_MONOTONIC. It is `u64::MAX` if an operator has
     /// to release the process.
     pub until_ns: u64,
+    /// It was requested to end, and is to be released so that it can.
+    pub is_terminating: bool,
 }
 
 /// The holds of a session's guard, and how the guard responds. They are in tables of the gate. The
 /// guard's own process, its watchdog and `guard off` change them.
 pub struct Holds<'a> {
-    threads: &'a MappedArray<wire::thread_state>,
-    guard_threads: &'a MappedArray<wire::guard_cold>,
+    pub(super) threads: &'a MappedArray<wire::thread_state>,
+    pub(super) guard_threads: &'a MappedArray<wire::guard_cold>,
     sessions: &'a MappedArray<wire::session>,
     /// Says how many thread slots there are to search. Without it, all are searched.
     header: Option<&'a MappedArray<wire::gate_header>>,
-    session: u32,
+    pub(super) session: u32,
+    /// Threads that began later, by CLOCK_BOOTTIME, are others with the same numbers.
+    ended_ns: Option<u64>,
+}
+
+/// The structure that rt_sigqueueinfo(2) takes (include/uapi/asm-generic/siginfo.h).
+#[repr(C)]
+struct QueuedSignal {
+    signal: i32,
+    errno: i32,
+    code: i32,
+    padding: i32,
+    sender: i32,
+    user: u32,
+    value: u64,
+    unused: [u64; 12],
+}
+
+/// Sends a signal to the process of a thread. The gate knows by its value that it comes from
+/// Tollgate. Returns `false` if the thread has ended.
+fn send_to(thread: u32, signal: i32) -> bool {
+    let queued = QueuedSignal {
+        signal,
+        errno: 0,
+        code: libc::SI_QUEUE,
+        padding: 0,
+        sender: std::process::id() as i32,
+        user: 0,
+        value: wire::GUARD_SIGNAL.into(),
+        unused: [0; 12],
+    };
+    // SAFETY: takes two numbers, and reads a structure of the size that it expects.
+    unsafe { libc::syscall(libc::SYS_rt_sigqueueinfo, thread, signal, &raw const queued) == 0 }
 }
 
 impl<'a> Holds<'a> {
     /// The holds of a session's guard.
     pub fn new(gate: &'a Gate, session: u32) -> Self {
         let Gate { threads, guard_threads, sessions, header, .. } = gate;
-        Self { threads, guard_threads, sessions, header: Some(header), session }
+        Self { threads, guard_threads, sessions, header: Some(header), session, ended_ns: None }
     }
 
     /// As [`Holds::new`], for a process that has only these tables of the gate.
@@ -48,11 +90,23 @@ impl<'a> Holds<'a> {
         sessions: &'a MappedArray<wire::session>,
         session: u32,
     ) -> Self {
-        Self { threads, guard_threads, sessions, header: None, session }
+        Self { threads, guard_threads, sessions, header: None, session, ended_ns: None }
+    }
+
+    /// Searches only the slots that this header says were ever allocated.
+    pub(crate) fn with_header(self, header: &'a MappedArray<wire::gate_header>) -> Self {
+        Self { header: Some(header), ..self }
+    }
+
+    /// For a gate that has ended. It did not see its threads end, and their numbers may be those of
+    /// other threads now.
+    pub(crate) fn of_ended_gate(self) -> Self {
+        let ended_ns = self.sessions.read(self.session).guard_tended_ns + RELEASE_GRACE_NS;
+        Self { ended_ns: Some(ended_ns), ..self }
     }
 
     /// The thread slots that were ever allocated.
-    fn slots(&self) -> std::ops::Range<u32> {
+    pub(super) fn slots(&self) -> std::ops::Range<u32> {
         let next = self.header.map_or(u32::MAX, |header| header.read(0).next_thread);
         1..next.min(self.threads.entries())
     }
@@ -61,8 +115,17 @@ impl<'a> Holds<'a> {
         atomic_field!(self.threads, slot, guard.held)
     }
 
-    fn is_held(&self, slot: u32) -> bool {
+    pub(super) fn is_held(&self, slot: u32) -> bool {
         self.held_flag(slot).load(Ordering::SeqCst) != 0
+    }
+
+    /// Whether the thread of a slot is guarded by this session, and exists.
+    pub(super) fn is_own(&self, thread: &wire::thread_state) -> bool {
+        thread.task != 0
+            && u32::from(thread.guard.session) == self.session
+            && self.ended_ns.is_none_or(|ended_ns| {
+                process::began_ns(thread.visible_pid).is_some_and(|began_ns| began_ns <= ended_ns)
+            })
     }
 
     /// The processes that are held now, each until the latest time of its threads.
@@ -73,15 +136,17 @@ impl<'a> Holds<'a> {
                 continue;
             }
             let thread = self.threads.read(slot);
-            if thread.task != 0 && u32::from(thread.guard.session) == self.session {
-                let HeldProcess { until_ns, .. } =
-                    until.entry(thread.tgid).or_insert(HeldProcess {
-                        tgid: thread.tgid,
-                        thread: thread.visible_pid,
-                        profile: thread.guard.profile_slot.into(),
-                        until_ns: 0,
-                    });
-                *until_ns = self.guard_threads.read(slot).held_until_ns.max(*until_ns);
+            if self.is_own(&thread) {
+                let held = until.entry(thread.tgid).or_insert(HeldProcess {
+                    tgid: thread.tgid,
+                    thread: thread.visible_pid,
+                    profile: thread.guard.profile_slot.into(),
+                    until_ns: 0,
+                    is_terminating: false,
+                });
+                let cold = self.guard_threads.read(slot);
+                held.until_ns = cold.held_until_ns.max(held.until_ns);
+                held.is_terminating |= cold.is_terminating != 0;
             }
         }
         until.into_values().collect()
@@ -90,19 +155,53 @@ impl<'a> Holds<'a> {
     /// Sends the process a signal, by the number of one of its threads. If that thread was held at
     /// its `exit`, it may have ended since. Then the number of another thread is used.
     fn send(&self, held: &HeldProcess, signal: i32) -> bool {
-        // SAFETY: takes two numbers. The thread's slot says that the process lives or has just
-        // ended.
-        let is_sent = |thread: u32| unsafe { libc::kill(thread as i32, signal) == 0 };
         let mut others = self.slots().map(|slot| self.threads.read(slot));
-        is_sent(held.thread)
+        send_to(held.thread, signal)
             || others.any(|thread| {
-                thread.task != 0 && thread.tgid == held.tgid && is_sent(thread.visible_pid)
+                self.is_own(&thread)
+                    && thread.tgid == held.tgid
+                    && send_to(thread.visible_pid, signal)
             })
     }
 
-    fn held_slots(&self, held: &HeldProcess) -> impl Iterator<Item = u32> {
-        let is_its = |slot: u32| self.threads.read(slot).tgid == held.tgid;
-        self.slots().filter(move |slot| self.is_held(*slot) && is_its(*slot))
+    /// The signal by which somebody else has stopped the process; 0: none.
+    pub(super) fn foreign_stop(&self, tgid: u32) -> u8 {
+        let is_its = |slot: &u32| {
+            let thread = self.threads.read(*slot);
+            thread.task != 0 && thread.tgid == tgid
+        };
+        let stops = self.slots().filter(is_its).map(|slot| self.guard_threads.read(slot));
+        stops.map(|cold| cold.foreign_stop).max().unwrap_or(0)
+    }
+
+    /// Ends a stop by the guard, but not one by somebody else.
+    pub(super) fn continue_process(&self, held: &HeldProcess) {
+        if !is_to_be_continued(self.foreign_stop(held.tgid)) {
+            return;
+        }
+        self.send(held, libc::SIGCONT);
+        while let Some(signal) = to_be_repeated(self.foreign_stop(held.tgid)) {
+            self.send(held, signal);
+            // If somebody has continued the process meanwhile, the repeated signal came too late.
+            if self.foreign_stop(held.tgid) != 0 {
+                return;
+            }
+            self.send(held, libc::SIGCONT);
+        }
+    }
+
+    /// Whether the gate has ever held a thread, in any session.
+    pub(super) fn was_any_held(&self) -> bool {
+        self.header.is_none_or(|header| header.read(0).ever_held != 0)
+    }
+
+    pub(super) fn held_slots(&self, held: &HeldProcess) -> impl Iterator<Item = u32> {
+        self.slots().filter(move |slot| {
+            // The slot of a thread that has ended keeps its flag until it is allocated again.
+            let is_its =
+                |thread: &wire::thread_state| thread.tgid == held.tgid && self.is_own(thread);
+            self.is_held(*slot) && is_its(&self.threads.read(*slot))
+        })
     }
 
     /// Resets the locality frames of a process's threads, so that earlier anomalies do not count
@@ -121,8 +220,21 @@ impl<'a> Holds<'a> {
 
     fn release(&self, processes: &[HeldProcess]) {
         for held in processes {
-            self.held_slots(held).for_each(|slot| self.held_flag(slot).store(0, Ordering::SeqCst));
-            self.send(held, libc::SIGCONT);
+            for slot in self.held_slots(held).collect::<Vec<_>>() {
+                let until_ns = self.guard_threads.read(slot).held_until_ns;
+                if !ends_with(until_ns, held.until_ns, held.is_terminating) {
+                    continue;
+                }
+                if held.is_terminating {
+                    // The gate reads this when the flag of the hold is cleared.
+                    field!(self.guard_threads, slot, held_until_ns)
+                        .write(now_ns() + wire::GUARD_GRACE_NS);
+                }
+                self.held_flag(slot).store(0, Ordering::SeqCst);
+            }
+            if self.held_slots(held).next().is_none() {
+                self.continue_process(held);
+            }
         }
     }
 
@@ -135,7 +247,7 @@ impl<'a> Holds<'a> {
         }
         cpus::wait_for_all();
         for held in released.iter().filter(|held| self.held_slots(held).next().is_none()) {
-            self.send(held, libc::SIGCONT);
+            self.continue_process(held);
         }
     }
 
@@ -157,6 +269,7 @@ impl<'a> Holds<'a> {
         let held = self.held();
         self.release(&held);
         self.undo_pending_stops(&held);
+        self.continue_left_stopped();
         held.len()
     }
 
@@ -164,7 +277,10 @@ impl<'a> Holds<'a> {
     pub(crate) fn release_all(&self) {
         self.stop_guarding();
         cpus::wait_for_all();
-        self.release_held(&self.held());
+        let held = self.held();
+        self.release(&held);
+        self.undo_pending_stops(&held);
+        self.continue_left_stopped();
         for slot in 1..self.threads.entries() {
             let thread = self.threads.read(slot);
             if u32::from(thread.guard.session) == self.session {
@@ -220,12 +336,16 @@ impl<'a> Holds<'a> {
         guarded
     }
 
-    /// Lets the held processes run when they are requested to end, so that the signal can end them.
-    /// A process that handles the signal is stopped again at its next call.
-    pub fn wake_for_termination(&self) {
-        for held in self.held() {
-            self.send(&held, libc::SIGCONT);
+    /// Lets all processes of the session run for [`wire::GUARD_GRACE_NS`], so that they can end.
+    /// Returns how many were held.
+    pub fn begin_grace(&self) -> usize {
+        for slot in self.slots().filter(|slot| self.is_own(&self.threads.read(*slot))) {
+            field!(self.guard_threads, slot, held_until_ns).write(now_ns() + wire::GUARD_GRACE_NS);
+            atomic_field!(self.guard_threads, slot, is_terminating).store(1, Ordering::SeqCst);
         }
+        let held = self.held();
+        self.release_held(&held);
+        held.len()
     }
 
     /// Releases a process, and resets its threads' locality frames.
@@ -252,9 +372,10 @@ impl<'a> Holds<'a> {
         field!(self.sessions, self.session, guard.exempt_sid).write(sid);
     }
 
-    /// Releases the processes whose time has come. Returns the next such time (nanoseconds of
-    /// CLOCK_MONOTONIC), if any process is still held.
-    pub fn release_expired(&self) -> Option<u64> {
+    /// Releases the processes whose time has come, and those that were requested to end. Returns
+    /// them, and the next such time (nanoseconds of CLOCK_MONOTONIC), if any process is still held.
+    pub fn release_due(&self) -> (Vec<HeldProcess>, Option<u64>) {
+        field!(self.sessions, self.session, guard_tended_ns).write(boot_ns());
         let now = now_ns();
         let (sessions, session) = (self.sessions, self.session);
         // A hold that begins meanwhile may count twice until the next poll.
@@ -264,9 +385,21 @@ impl<'a> Holds<'a> {
         let held = self.held();
         atomic_field!(sessions, session, held).store(held.len() as u32, Ordering::SeqCst);
         let (due, later): (Vec<_>, Vec<_>) =
-            held.into_iter().partition(|held| held.until_ns <= now);
+            held.into_iter().partition(|held| is_due(held.until_ns, held.is_terminating, now));
         self.release_held(&due);
-        later.iter().map(|held| held.until_ns).min()
+        let next = later.iter().map(|held| held.until_ns).min();
+        (due, next)
+    }
+
+    /// Releases processes that the guard's process should have released a second ago, because it
+    /// is stopped, or hangs.
+    pub(crate) fn release_overdue(&self) {
+        let latest = now_ns().saturating_sub(OVERDUE_NS);
+        let mut overdue = self.held();
+        overdue.retain(|held| held.until_ns <= latest);
+        self.release(&overdue);
+        self.undo_pending_stops(&overdue);
+        self.continue_left_stopped();
     }
 }
 
@@ -280,20 +413,27 @@ pub fn hold(gate: &Gate, session: u32, tgid: u32, until_ns: u64) -> bool {
             && u32::from(thread.guard.profile_slot) != wire::GUARD_PROFILE_UNSELECTED;
         thread.task != 0 && thread.tgid == tgid && is_guarded
     };
-    let mut number = None;
+    let mut held = None;
     atomic_field!(gate.header, 0, ever_held).store(1, Ordering::SeqCst);
     atomic_field!(gate.sessions, session, held).fetch_add(1, Ordering::SeqCst);
     for slot in holds.slots() {
         let thread = gate.threads.read(slot);
         if is_own(&thread) && u32::from(thread.guard.session) == session {
             // The gate reads these fields if the flag is set, or when a signal is sent.
+            field!(gate.guard_threads, slot, is_terminating).write(0);
             field!(gate.guard_threads, slot, held_until_ns).write(until_ns);
             field!(gate.guard_threads, slot, ever_held).write(1);
             holds.held_flag(slot).store(1, Ordering::SeqCst);
-            number = Some(thread.visible_pid);
+            let (thread, profile) = (thread.visible_pid, 0);
+            held = Some(HeldProcess { tgid, thread, profile, until_ns, is_terminating: false });
         }
     }
-    number.is_some_and(|thread| {
-        holds.send(&HeldProcess { tgid, thread, profile: 0, until_ns }, libc::SIGSTOP)
-    })
+    let Some(held) = held else { return false };
+    let is_sent = holds.send(&held, libc::SIGSTOP);
+    // `guard off` may have released the process before this SIGSTOP, and the threads that have the
+    // flag may have ended. Then nobody holds the process.
+    if holds.held_slots(&held).next().is_none() {
+        holds.continue_process(&held);
+    }
+    is_sent
 }

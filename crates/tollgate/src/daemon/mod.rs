@@ -131,10 +131,6 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
             metrics_server::serve(address, Arc::clone(&page))?
         ));
     }
-    kernel::guard::hold_table::release_orphaned_holds(false)?
-        .failures
-        .iter()
-        .for_each(|failure| log_message(failure));
     let runner = SessionRunner::start_for(&select, extensions)?;
     process_selection::warn_missing_cgroups(&select);
     let mut daemon = Daemon {

@@ -13,6 +13,13 @@ pub struct GuardCommandLine {
     pub command: GuardCommand,
 }
 
+impl GuardCommandLine {
+    /// Whether the command itself releases the processes of killed guards.
+    pub fn releases_processes(&self) -> bool {
+        matches!(self.command, GuardCommand::Off(_) | GuardCommand::Watchdog(_))
+    }
+}
+
 #[derive(Subcommand)]
 pub enum GuardCommand {
     Replay(ReplayArguments),
@@ -106,6 +113,7 @@ pub struct WatchdogArguments {
     pub guard_map: u32,
     /// The number of the gate's map of sessions
     pub sessions_map: u32,
+    pub header_map: u32,
 }
 
 #[derive(Args)]

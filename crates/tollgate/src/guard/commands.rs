@@ -17,7 +17,7 @@ use super::transitions::{Transition, TransitionResult, apply};
 use crate::daemon_client::{connect, connect_required, request_one, send_request};
 use crate::format::{number_of, printable};
 use crate::options::SocketOption;
-use crate::output::{self, Output};
+use crate::output::{self, Output, print_message};
 use crate::report::losses;
 
 /// Applies a transition: through the daemon if one uses this store.
@@ -146,6 +146,28 @@ fn event_text(line: &str) -> Result<String> {
         text += &format!("\n    {expected}");
     }
     Ok(text)
+}
+
+/// Releases the processes of guards that were killed together with their watchdogs. All commands
+/// begin with this. Only root can have started a guard, and only root can release its processes.
+pub fn release_abandoned() {
+    if !is_root() {
+        return;
+    }
+    let messages = match kernel::guard::hold_table::release_orphaned_holds(false) {
+        Ok(released) => {
+            let mut messages = released.failures;
+            if released.of_killed > 0 {
+                let processes = number_of(released.of_killed, "process");
+                messages.push(format!("released {processes} whose guard was killed"));
+            }
+            messages
+        }
+        Err(error) => vec![format!("{:#}", anyhow::Error::from(error))],
+    };
+    for message in messages {
+        let _ = print_message(&format!("tollgate: {message}"));
+    }
 }
 
 /// Uses the tables of holds first, because this works even if the daemon does not respond.

@@ -92,6 +92,7 @@ fn restraint(reason: u32) -> Option<&'static str> {
     match reason {
         wire::GUARD_EXEMPT => Some("never held"),
         wire::GUARD_MAX_HELD => Some("too many are held"),
+        wire::GUARD_TERMINATING => Some("requested to end"),
         _ => None,
     }
 }

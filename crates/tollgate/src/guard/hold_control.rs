@@ -29,6 +29,12 @@ const REPORTED_HOLD_NS: u64 = 1_000_000_000;
 /// How often the guard prints that it can hold no further process.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
+/// When a released process is checked: by then, the stops that were on their way have taken effect.
+const RELEASE_CHECK_NS: u64 = 1_000_000;
+
+/// How often all processes are checked that were held at any time.
+const SWEEP_INTERVAL_NS: u64 = 400_000_000;
+
 /// The holds of a session.
 pub struct HoldControl {
     session: u32,
@@ -44,6 +50,10 @@ pub struct HoldControl {
     reports_holds: bool,
     next_release_ns: Option<u64>,
     next_training_stop_ns: u64,
+    /// Processes that were released at the latest poll, and are to be checked.
+    released: Vec<HeldProcess>,
+    released_ns: u64,
+    next_sweep_ns: u64,
     unheld_reported: Option<Instant>,
     held_reported: bool,
     watchdog: Option<HoldWatchdog>,
@@ -63,6 +73,9 @@ impl HoldControl {
             reports_holds: policy.reports_holds,
             next_release_ns: None,
             next_training_stop_ns: u64::MAX,
+            released: Vec::new(),
+            released_ns: 0,
+            next_sweep_ns: 0,
             unheld_reported: None,
             held_reported: false,
             watchdog,
@@ -121,21 +134,38 @@ impl HoldControl {
             );
         }
         if was_termination_requested() {
-            self.pass_on_termination(&holds);
+            self.begin_grace(&holds);
         }
         self.stop_for_training(gate, programs);
-        self.next_release_ns = holds.release_expired();
+        self.check_released(&holds);
+        let (mut released, next_release_ns) = holds.release_due();
+        self.next_release_ns = next_release_ns;
+        if !released.is_empty() {
+            self.released.append(&mut released);
+            self.released_ns = now_ns();
+        }
     }
 
-    /// Wakes held processes, so that a termination signal can end them.
-    fn pass_on_termination(&mut self, holds: &Holds<'_>) {
-        holds.wake_for_termination();
-        let held = holds.held().len();
-        if held > 0 && !std::mem::replace(&mut self.held_reported, true) {
-            let held = number_of(held, "process");
+    /// Continues processes that are stopped although they were released.
+    fn check_released(&mut self, holds: &Holds<'_>) {
+        let now = now_ns();
+        if !self.released.is_empty() && now >= self.released_ns + RELEASE_CHECK_NS {
+            holds.check_released(&std::mem::take(&mut self.released));
+        }
+        if now >= self.next_sweep_ns {
+            self.next_sweep_ns = now + SWEEP_INTERVAL_NS;
+            holds.continue_left_stopped();
+        }
+    }
+
+    /// Lets all processes run for some seconds, so that a termination signal can end them.
+    fn begin_grace(&mut self, holds: &Holds<'_>) {
+        let released = holds.begin_grace();
+        if released > 0 && !std::mem::replace(&mut self.held_reported, true) {
+            let released = number_of(released, "process");
             let _ = print_message(&format!(
-                "tollgate: {held} held: a process that handles the signal is stopped again, and \
-                only SIGKILL ends it"
+                "tollgate: {released} released for {} s to end",
+                wire::GUARD_GRACE_NS / 1_000_000_000
             ));
         }
     }
@@ -173,6 +203,11 @@ impl HoldControl {
     /// The time until the next release or training stop, at most `longest`.
     pub fn deadline(&self, longest: Duration) -> Duration {
         let next = self.next_release_ns.unwrap_or(u64::MAX).min(self.next_training_stop_ns);
+        let next = if self.released.is_empty() {
+            next
+        } else {
+            next.min(self.released_ns + RELEASE_CHECK_NS)
+        };
         Duration::from_nanos(next.saturating_sub(now_ns())).min(longest)
     }
 

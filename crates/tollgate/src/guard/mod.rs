@@ -49,6 +49,7 @@ use anyhow::Result;
 use arguments::GuardCommand;
 pub use arguments::{GuardCommandLine, StoreOption};
 pub use arms::ARMS;
+pub use commands::release_abandoned;
 pub use events::Events;
 pub use filter::ProgramFilter;
 pub use policy::{GuardArguments, GuardOptions, Mode, Policy};

@@ -90,7 +90,8 @@ pub struct GuardEvent {
     pub lfc: u8,
     /// observe, delay, deny, stop or kill
     pub action: String,
-    /// Why the response was weaker than configured: "never held" or "too many are held".
+    /// Why the response was weaker than configured: "never held", "too many are held" or
+    /// "requested to end".
     pub restraint: Option<String>,
     /// Where the response takes effect: before, before-ip, end or next. Null if there was no
     /// response.

@@ -20,10 +20,10 @@ const PURPOSE: &str =
 const READY_LINE: &str = "ready\n";
 
 fn start(gate: &Gate, session: u32) -> Result<Watchdog> {
-    let WatchdogTarget { owner, session, threads_map, guard_map, sessions_map } =
+    let WatchdogTarget { owner, session, threads_map, guard_map, sessions_map, header_map } =
         WatchdogTarget::new(gate, session)?;
-    let numbers =
-        [owner, session, threads_map, guard_map, sessions_map].map(|number| number.to_string());
+    let numbers = [owner, session, threads_map, guard_map, sessions_map, header_map]
+        .map(|number| number.to_string());
     let arguments = ["guard", "watchdog"].into_iter().chain(numbers.iter().map(String::as_str));
     let mut watchdog = Watchdog::spawn(arguments, Stdio::piped(), PURPOSE)?;
     // No process is held before the watchdog is ready.
@@ -56,8 +56,11 @@ impl HoldWatchdog {
 
 /// The watchdog's own command.
 pub fn run_watchdog(arguments: &WatchdogArguments) -> Result<ExitCode> {
-    let WatchdogArguments { owner, session, threads_map, guard_map, sessions_map } = *arguments;
-    watch_owner(WatchdogTarget { owner, session, threads_map, guard_map, sessions_map }, || {
+    let WatchdogArguments { owner, session, threads_map, guard_map, sessions_map, header_map } =
+        *arguments;
+    let target =
+        WatchdogTarget { owner, session, threads_map, guard_map, sessions_map, header_map };
+    watch_owner(target, || {
         // If the owner has ended already, nobody reads this, and the watchdog has work to do.
         let _ = Output::Stdout.write(READY_LINE);
     })?;

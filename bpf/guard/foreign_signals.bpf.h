@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Signals by others than the guard: who has stopped a process, and whether it was requested to end.
+ * The marks are on all threads of the process, because any of them may be its last one, or become
+ * its first one by an execve.
+ */
+#ifndef TOLLGATE_GUARD_FOREIGN_SIGNALS_BPF_H
+#define TOLLGATE_GUARD_FOREIGN_SIGNALS_BPF_H
+
+#include "guard/holds.bpf.h"
+#include "guard/state.bpf.h"
+
+/* include/uapi/asm-generic/signal.h, include/linux/signal_types.h */
+#define SIGHUP 1
+#define SIGINT 2
+#define SIGQUIT 3
+#define SIGTERM 15
+#define SIGTSTP 20
+#define SIGTTIN 21
+#define SIGTTOU 22
+#define SEND_BY_KERNEL ((void *)1)
+#define SIGNAL_BIT(signal) (1UL << ((signal) - 1))
+#define STOP_SIGNALS                                                                               \
+	(SIGNAL_BIT(SIGSTOP) | SIGNAL_BIT(SIGTSTP) | SIGNAL_BIT(SIGTTIN) | SIGNAL_BIT(SIGTTOU))
+#define TERMINATION_SIGNALS                                                                        \
+	(SIGNAL_BIT(SIGHUP) | SIGNAL_BIT(SIGINT) | SIGNAL_BIT(SIGQUIT) | SIGNAL_BIT(SIGTERM))
+/* include/uapi/asm-generic/siginfo.h: kill(), sigqueue() and tgkill(). */
+#define SI_USER 0
+#define SI_QUEUE -1
+#define SI_TKILL -6
+#define SI_KERNEL 0x80
+/* include/linux/sched/signal.h */
+#define SIGNAL_STOP_STOPPED 1
+
+struct process_mark {
+	u32 tgid;
+	u32 foreign_stop;
+	/* 0: only `foreign_stop` is to be set. */
+	u64 grace_until_ns;
+};
+
+static long mark_thread(u32 i, struct process_mark *mark)
+{
+	struct thread_state *thread = thread_at(i);
+	struct guard_cold *cold = guard_cold_at(i);
+
+	if (thread->tgid != mark->tgid || !thread->task || !thread->guard.session)
+		return 0;
+	if (mark->grace_until_ns) {
+		cold->held_until_ns = mark->grace_until_ns;
+		WRITE_ONCE(cold->is_terminating, 1);
+	} else if (!mark->foreign_stop || mark->foreign_stop > cold->foreign_stop) {
+		WRITE_ONCE(cold->foreign_stop, mark->foreign_stop);
+	}
+	return 0;
+}
+
+static __always_inline bool outlives_leader(struct task_struct *leader)
+{
+	/* The first thread stays until all others are gone. */
+	return (leader->flags & PF_EXITING) && BPF_CORE_READ(leader, signal, nr_threads) > 1;
+}
+
+/* Whether a thread of the process may be guarded. There are many slots to search for them. */
+static __always_inline bool may_be_guarded(struct task_struct *task)
+{
+	struct task_struct *leader = task->group_leader;
+	u32 slot = slot_of(leader);
+
+	if (!slot)
+		slot = slot_of(task);
+	return slot ? thread_at(slot)->guard.session != 0 : outlives_leader(leader);
+}
+
+/* Whether a sender of signals is not guarded, or was never to be held. */
+static __always_inline bool is_beyond_guard(struct task_struct *sender)
+{
+	struct thread_state *thread = thread_at(slot_of(sender));
+	struct session *session = session_at(thread->guard.session);
+
+	return !has(thread, GUARD) || !session || is_exempt(thread, session);
+}
+
+/*
+ * Whether Tollgate or the gate stops or continues a process by this signal: the guard's process,
+ * its watchdog, or `guard off`. The kernel itself sends no SIGSTOP, so such a one is the gate's.
+ */
+static __always_inline bool is_by_guard(int signal, struct kernel_siginfo *info)
+{
+	struct task_struct *sender = bpf_get_current_task_btf();
+
+	if (info <= (struct kernel_siginfo *)SEND_BY_KERNEL)
+		return info && signal == SIGSTOP;
+	/* bpf_send_signal_task() */
+	if (BPF_CORE_READ(info, si_code) == SI_KERNEL)
+		return signal == SIGSTOP;
+	/* Root could end Tollgate as well. */
+	return BPF_CORE_READ(info, si_code) == SI_QUEUE &&
+	       BPF_CORE_READ(info, _sifields._rt._sigval.sival_int) == GUARD_SIGNAL &&
+	       !BPF_CORE_READ(sender, cred, euid.val) && is_beyond_guard(sender);
+}
+
+/* The process was stopped before it was attached. */
+static __always_inline void guard_note_stopped(struct thread_state *thread)
+{
+	struct task_struct *task = (void *)thread->task;
+
+	guard_cold_of(thread)->foreign_stop =
+		BPF_CORE_READ(task, signal, flags) & SIGNAL_STOP_STOPPED ?
+			FOREIGN_STOP_CERTAIN | SIGSTOP :
+			0;
+}
+
+/*
+ * The thread stops. If the mark was cleared meanwhile, the signal is Tollgate's repetition of one
+ * after which the process was continued.
+ */
+static __always_inline void guard_note_stop(struct thread_state *thread, struct task_struct *task)
+{
+	struct guard_cold *cold = guard_cold_of(thread);
+	u32 signal;
+
+	if (likely(!cold->foreign_stop))
+		return;
+	signal = BPF_CORE_READ(task, signal, group_exit_code);
+	if (signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU)
+		cold->foreign_stop = FOREIGN_STOP_CERTAIN | signal;
+}
+
+/* Whether a stop signal has its default effect. If not, its handler may stop the process later. */
+static __always_inline bool is_default(int signal, struct task_struct *task)
+{
+	void *handler;
+
+	if (signal == SIGSTOP)
+		return true;
+	if (signal == SIGTSTP)
+		handler = BPF_CORE_READ(task, sighand, action[SIGTSTP - 1].sa.sa_handler);
+	else if (signal == SIGTTIN)
+		handler = BPF_CORE_READ(task, sighand, action[SIGTTIN - 1].sa.sa_handler);
+	else
+		handler = BPF_CORE_READ(task, sighand, action[SIGTTOU - 1].sa.sa_handler);
+	return !handler;
+}
+
+static __always_inline void guard_foreign_stop(int signal, struct kernel_siginfo *info,
+					       struct task_struct *task)
+{
+	struct process_mark mark = {
+		.tgid = task->tgid,
+		.foreign_stop = signal == SIGSTOP ? FOREIGN_STOP_CERTAIN | signal : signal,
+	};
+
+	if (!may_be_guarded(task) || (task->flags & PF_EXITING) || !is_default(signal, task) ||
+	    is_by_guard(signal, info))
+		return;
+	bpf_loop(header.next_thread, mark_thread, &mark, 0);
+}
+
+static __always_inline void guard_foreign_continue(struct task_struct *task)
+{
+	struct process_mark mark = { .tgid = task->tgid };
+	u32 slot = slot_of(task->group_leader);
+
+	if (!slot)
+		slot = slot_of(task);
+	if (slot ? guard_cold_at(slot)->foreign_stop : outlives_leader(task->group_leader))
+		bpf_loop(header.next_thread, mark_thread, &mark, 0);
+}
+
+/*
+ * Whether the sender of a signal may request that a process ends, and so free it of holds for some
+ * seconds. The process itself may not, nor may a guarded thread with anomalies among its latest
+ * calls. Otherwise, an attacker would free himself. A signal of a timer has no sender.
+ */
+static __always_inline bool may_terminate(struct kernel_siginfo *info, struct task_struct *task)
+{
+	struct task_struct *sender = bpf_get_current_task_btf();
+	struct thread_state *thread;
+	int code = SI_USER;
+
+	/* A terminal has been closed, or somebody has pressed Ctrl-C. */
+	if (info == SEND_BY_KERNEL)
+		return true;
+	if (info)
+		code = BPF_CORE_READ(info, si_code);
+	if ((code != SI_USER && code != SI_QUEUE && code != SI_TKILL) || sender->tgid == task->tgid)
+		return false;
+	thread = thread_at(slot_of(sender));
+	return (!thread->guard.lfc && !thread->guard.held) || is_beyond_guard(sender);
+}
+
+static __always_inline void guard_terminate(struct kernel_siginfo *info, struct task_struct *task)
+{
+	struct process_mark mark = { .tgid = task->tgid };
+
+	if (!may_be_guarded(task) || !may_terminate(info, task))
+		return;
+	mark.grace_until_ns = bpf_ktime_get_ns() + GUARD_GRACE_NS;
+	bpf_loop(header.next_thread, mark_thread, &mark, 0);
+}
+
+#endif
