@@ -1,11 +1,9 @@
 //! `--per`: rows of processes, threads and commands, which add up to the totals.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::Path;
 
 use crate::harness::report::{Call, CallKey};
-use crate::harness::{Job, Report, observe, words, workload};
+use crate::harness::{Report, observe};
 
 /// The values that must add up.
 type Sums = BTreeMap<CallKey, [u64; 8]>;
@@ -133,25 +131,5 @@ fn threads_have_their_own_names() {
     // Each thread counted from its beginning to its end.
     for row in &report.groups {
         assert!(row.elapsed_ns > 0 && row.elapsed_ns < report.elapsed_ns, "{row:?}");
-    }
-}
-
-#[test]
-fn long_commands_are_told_apart() {
-    let mut job = Job::run("--per command", words("sh"));
-    let names = ["a-very-long-program-name-one", "a-very-long-program-name-two"];
-    let script = job.path("script");
-    let mut lines = String::new();
-    for name in names {
-        let copy = job.path(name);
-        crate::harness::job::copy(Path::new(&workload("exit 0")[0]), &copy);
-        lines += &format!("{} calls 10\n", copy.display());
-    }
-    fs::write(&script, lines + ":\n").expect("the job's folder is ours");
-    job.command.arg(script);
-    let report = job.finish().success().report().complete();
-    for name in names {
-        let row = report.groups.iter().find(|row| row.command == name);
-        assert_eq!(row.map(|row| row.count("getppid")), Some(10), "{name}: {:?}", report.groups);
     }
 }

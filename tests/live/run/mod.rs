@@ -2,5 +2,4 @@
 
 mod exit_status;
 mod host;
-mod left_behind;
 mod refusals;
