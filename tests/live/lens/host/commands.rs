@@ -13,9 +13,9 @@ fn long_commands_are_told_apart() {
     let script = job.path("script");
     let mut lines = String::new();
     for name in names {
-        let copy = job.path(name);
-        copy(Path::new(&workload("exit 0")[0]), &copy);
-        lines += &format!("{} calls 10\n", copy.display());
+        let program = job.path(name);
+        copy(Path::new(&workload("exit 0")[0]), &program);
+        lines += &format!("{} calls 10\n", program.display());
     }
     fs::write(&script, lines + ":\n").expect("the job's folder is ours");
     job.command.arg(script);
