@@ -32,7 +32,8 @@ static __always_inline struct cgroup_key cgroup_key(struct cgroup *cgroup)
 	return key;
 }
 
-static __always_inline u64 sessions_following(struct cgroup *cgroup)
+/* Not inlined: see shared_row(). */
+static __noinline u64 sessions_following(struct cgroup *cgroup)
 {
 	struct cgroup_key key = cgroup_key(cgroup);
 	u64 *sessions = bpf_map_lookup_elem(&followed_cgroups, &key);

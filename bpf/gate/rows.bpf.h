@@ -125,9 +125,10 @@ static __always_inline bool row_is_live(u32 index, struct row_key *key, struct s
 
 /*
  * The row that this task shares with its process, its command or all tasks; 0: none is left.
- * `path`: the path of execve, or 0.
+ * `path`: the path of execve, or 0. This is not inlined, so that its stack is not added to that of
+ * deeper calls of its callers (the verifier allows 512 bytes in all).
  */
-static __always_inline u32 shared_row(u32 session_index, struct session *session,
+static __noinline u32 shared_row(u32 session_index, struct session *session,
 				      struct task_struct *task, u32 parent, u64 path)
 {
 	struct name_scratch *scratch = this_scratch();
