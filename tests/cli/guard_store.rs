@@ -64,45 +64,56 @@ fn concurrent_imports_are_all_stored() {
     assert_eq!((&shown["pairs"], &shown["seen_calls"]), (&40.into(), &80.into()));
 }
 
-/// Imports many more calls in a shell that limits the size of files. The command `before` the
-/// import determines what happens to a process that exceeds the limit.
-fn limited(folder: &Path, before: &str) -> Output {
+/// Makes a store with the baseline of one call, and returns it with exports of many more calls.
+fn store_and_more(folder: &Path) -> (PathBuf, Vec<PathBuf>) {
     let store = folder.join("store");
     succeeded(
         tollgate().args(["guard", "import", "--store"]).args([&store, &export(folder, "read")]),
     );
-    let before_import = shown(&store);
-    let more: Vec<_> = (0..40).map(|n| export(folder, &format!("syscall_{n}"))).collect();
-    let script =
-        format!("{before} ulimit -f 1; ulimit -c 0; exec \"$0\" guard import --store \"$@\"");
-    let shell = Command::new("sh")
-        .args(["-c", &script, env!("CARGO_BIN_EXE_tollgate")])
-        .arg(&store)
-        .args(&more)
-        .output()
-        .expect("sh runs");
-    assert!(!shell.status.success());
-    assert_eq!(shown(&store), before_import);
-    // The remains of the failed import do not disturb the next one.
-    succeeded(tollgate().args(["guard", "import", "--store"]).arg(&store).args(&more));
-    assert_eq!(shown(&store)["pairs"], 41);
-    shell
+    (store, (0..40).map(|n| export(folder, &format!("syscall_{n}"))).collect())
+}
+
+/// Imports further calls into a store that a failed import has left.
+fn import_all(store: &Path, more: &[PathBuf]) {
+    succeeded(tollgate().args(["guard", "import", "--store"]).arg(store).args(more));
+    assert_eq!(shown(store)["pairs"], 41);
 }
 
 #[test]
 fn failed_write_keeps_the_old_file() {
     let folder = tempfile::tempdir().expect("a folder");
-    let output = limited(folder.path(), "trap '' XFSZ;");
+    let (store, more) = store_and_more(folder.path());
+    let before_import = shown(&store);
+    // The limit to the size of files is an error, and does not end the program by SIGXFSZ.
+    let script = "ulimit -f 1; exec \"$0\" guard import --store \"$@\"";
+    let output = Command::new("sh")
+        .args(["-c", script, env!("CARGO_BIN_EXE_tollgate")])
+        .arg(&store)
+        .args(&more)
+        .output()
+        .expect("sh runs");
+    assert!(!output.status.success());
+    assert_eq!(shown(&store), before_import);
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(message.starts_with("tollgate: cannot save "), "{message}");
     assert!(message.ends_with(".baseline: File too large\n"), "{message}");
     let names = fs::read_dir(folder.path().join("store")).expect("a folder");
     assert_eq!(names.count(), 2, "the baseline and the lock");
+    import_all(&store, &more);
 }
 
 #[test]
-fn killed_writer_keeps_the_old_file() {
+fn remains_of_a_killed_writer_do_not_disturb() {
     let folder = tempfile::tempdir().expect("a folder");
-    let output = limited(folder.path(), "");
-    assert!(output.stdout.is_empty() && output.stderr.is_empty());
+    let (store, more) = store_and_more(folder.path());
+    let before_import = shown(&store);
+    let files = fs::read_dir(&store).expect("a folder").flatten().map(|entry| entry.path());
+    let baseline = files.into_iter().find(|path| path.to_string_lossy().ends_with(".baseline"));
+    let baseline = baseline.expect("there is a baseline");
+    // What the writer has written when it is killed.
+    let content = fs::read(&baseline).expect("it is ours");
+    let unfinished = format!("{}.new", baseline.display());
+    fs::write(unfinished, &content[..content.len() / 2]).expect("it is ours");
+    assert_eq!(shown(&store), before_import);
+    import_all(&store, &more);
 }

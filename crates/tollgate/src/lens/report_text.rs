@@ -69,7 +69,7 @@ fn calls_headline(out: &mut String, report: &LensReport) {
         duration(waiting),
         share(waiting, wall),
     );
-    if in_waits as f64 >= wall as f64 * WAITS_SHARE_MIN {
+    if in_waits > 0 && in_waits as f64 >= wall as f64 * WAITS_SHARE_MIN {
         let _ = writeln!(
             out,
             "{} of it ({}) were in calls that wait, where idle threads are, too",
