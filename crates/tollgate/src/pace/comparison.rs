@@ -1,5 +1,6 @@
 //! Compares the policies on recorded tasks, for each set of levels.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use ::pace::{
@@ -11,38 +12,37 @@ use stats::bootstrap::quotient_of_sums;
 
 use super::level_set::{self, LevelRow};
 use super::policy::PolicyName;
-use super::report_format::{CONFIDENCE, ReportedInterval};
+use super::report_format::{CONFIDENCE, ReportedInterval, SEED, quantile};
 use super::simulate_report::{
-    LevelSetReport, PaceVerdict, PolicyRow, SCHEMA, SimulateReport, TypeReport, VerdictKind, Work,
+    LevelSetReport, PolicyRow, SCHEMA, SimulateReport, TypeReport, Work,
 };
 use super::trace_file::{Trace, TraceType};
+use super::verdict::PaceVerdict;
 
-/// RightSpeed met its targets within 1.5 percentage points (abstract of the paper). A policy that
-/// does so counts as meeting the target.
-const TARGET_TOLERANCE: f64 = 0.015;
-/// Any seed would do; a fixed one gives the same intervals in each run.
-const SEED: u64 = 1;
 /// An estimator is chosen by at most this many tasks of a type, which takes some seconds.
 const MAX_CHOICE_TASKS: usize = 5000;
-/// Which deadlines each policy would have met on each set of levels, and how much energy it would
-/// have used.
-pub fn compare(sets: &[LevelFile], trace: &Trace) -> SimulateReport {
-    report(&simulated(sets, trace), trace)
-}
 
 /// The report of the simulated sets.
 pub fn report(simulated: &[SimulatedSet], trace: &Trace) -> SimulateReport {
     SimulateReport { schema: SCHEMA, sets: simulated.iter().map(|set| set.report(trace)).collect() }
 }
 
-/// All policies on each set of levels. The sets are simulated at the same time.
-pub fn simulated<'sets>(sets: &'sets [LevelFile], trace: &Trace) -> Vec<SimulatedSet<'sets>> {
-    let progress = progress_bar(sets.len() * (trace.types.len() + PolicyName::ALL.len()));
+/// All policies on each set of levels. The sets are simulated at the same time. Returns `None` soon
+/// after `is_cancelled` has become true.
+pub fn simulated<'sets>(
+    sets: &'sets [LevelFile],
+    trace: &Trace,
+    is_cancelled: &AtomicBool,
+) -> Option<Vec<SimulatedSet<'sets>>> {
+    let steps = trace.types.len() * candidate_estimators().len() + PolicyName::ALL.len();
+    let progress = progress_bar(sets.len() * steps);
+    let step = || {
+        progress.inc(1);
+        !is_cancelled.load(Ordering::Relaxed)
+    };
     let simulated = thread::scope(|scope| {
-        let threads: Vec<_> = sets
-            .iter()
-            .map(|set| scope.spawn(|| SimulatedSet::new(set, trace, &progress)))
-            .collect();
+        let threads: Vec<_> =
+            sets.iter().map(|set| scope.spawn(|| SimulatedSet::new(set, trace, step))).collect();
         let joined = threads.into_iter().map(|thread| thread.join().expect("it does not panic"));
         joined.collect()
     });
@@ -65,6 +65,8 @@ pub struct SimulatedSet<'sets> {
     judged: Vec<Vec<usize>>,
     /// The work of all tasks of each type, as a distribution.
     work: Vec<Option<WorkCurve>>,
+    /// The median time between the beginnings of two tasks of each type, in seconds.
+    periods: Vec<Option<f64>>,
     policies: Vec<JudgedPolicy>,
 }
 
@@ -73,42 +75,50 @@ struct JudgedPolicy {
     name: PolicyName,
     energies: Vec<f64>,
     met: Vec<bool>,
+    overlapped: Vec<bool>,
 }
 
 impl<'sets> SimulatedSet<'sets> {
-    fn new(set: &'sets LevelFile, trace: &Trace, progress: &ProgressBar) -> Self {
+    /// Calls `step` after each estimator of each type and after each policy. Returns `None` if it returns false.
+    fn new(set: &'sets LevelFile, trace: &Trace, step: impl Fn() -> bool) -> Option<Self> {
         let (train, judged) = trace.tasks.split_at(trace.tasks.len() / 2);
         let estimators = candidate_estimators();
         let mut training = vec![Vec::new(); trace.types.len()];
         train.iter().for_each(|task| training[task.kind].push(*task));
         let known = trace.types.iter().zip(training).map(|(one, own)| {
             let latest = &own[own.len().saturating_sub(MAX_CHOICE_TASKS)..];
-            let chosen = choose_estimator(&set.levels, latest, one.target, &estimators);
-            progress.inc(1);
-            TypeKnowledge {
+            let chosen =
+                choose_estimator(&set.levels, latest, one.target, &estimators, &step)?;
+            Some(TypeKnowledge {
                 target: one.target,
-                estimator: estimators[chosen.unwrap_or(0)],
+                estimator: estimators[chosen],
                 samples: own.iter().map(|task| task.cycles).collect(),
-            }
+            })
         });
-        let known: Vec<_> = known.collect();
-        let policies = PolicyName::ALL.map(|name| {
+        let known = known.collect::<Option<Vec<_>>>()?;
+        let policies = PolicyName::ALL.into_iter().map(|name| {
             let mut running = name.start(&set.levels, &known);
             let result = replay(&set.levels, judged, running.as_mut());
-            progress.inc(1);
-            JudgedPolicy { name, met: result.met(judged), energies: result.energies }
+            step().then(|| JudgedPolicy {
+                name,
+                met: result.met(judged),
+                energies: result.energies,
+                overlapped: result.overlapped,
+            })
         });
+        let policies = policies.collect::<Option<_>>()?;
         let mut of_types = vec![Vec::new(); trace.types.len()];
         let mut work = vec![Vec::new(); trace.types.len()];
         judged.iter().enumerate().for_each(|(index, task)| of_types[task.kind].push(index));
         trace.tasks.iter().for_each(|task| work[task.kind].push((task.cycles, 1.0)));
-        Self {
+        Some(Self {
             set,
             known,
             judged: of_types,
             work: work.into_iter().map(WorkCurve::of_samples).collect(),
-            policies: policies.into(),
-        }
+            periods: median_periods(trace),
+            policies,
+        })
     }
 
     fn report(&self, trace: &Trace) -> LevelSetReport {
@@ -155,6 +165,7 @@ impl<'sets> SimulatedSet<'sets> {
                 of_fastest: ratio.map(ReportedInterval::from),
                 missed,
                 missed_share: ReportedInterval::of_share(missed, met.len() as u64),
+                overlapped: self.of_kind(kind, &policy.overlapped).filter(|is_so| *is_so).count(),
             }
         });
         let rows: Vec<_> = rows.collect();
@@ -165,43 +176,13 @@ impl<'sets> SimulatedSet<'sets> {
             trained: self.known[kind].samples.len(),
             judged: self.judged[kind].len(),
             work: self.work[kind].as_ref().map(Work::of),
+            median_period_ms: self.periods[kind].map(|period| period * 1e3),
             estimator: name(self.known[kind].estimator),
-            verdict: self.verdict(kind, one.target, &rows),
+            verdict: PaceVerdict::of(one.target, self.known[kind].samples.len(), &rows, |policy| {
+                self.energies(kind, policy)
+            }),
             policies: rows,
         }
-    }
-
-    /// Compares pace with the cheapest other policy that meets the target.
-    fn verdict(&self, kind: usize, target: f64, rows: &[PolicyRow]) -> Option<PaceVerdict> {
-        let allowed = 1.0 - target + TARGET_TOLERANCE;
-        let meets =
-            |row: &&PolicyRow| row.missed_share.is_some_and(|share| share.estimate <= allowed);
-        let pace = rows.iter().find(|row| row.policy == PolicyName::Pace)?;
-        let others = rows.iter().filter(|row| {
-            !matches!(
-                row.policy,
-                PolicyName::Pace | PolicyName::FourSteps | PolicyName::Clairvoyant
-            )
-        });
-        let best =
-            others.filter(meets).min_by(|a, b| a.modelled_energy_j.total_cmp(&b.modelled_energy_j));
-        let Some(best) = best else {
-            return Some(PaceVerdict {
-                kind: VerdictKind::NoneMeets,
-                against: None,
-                of_other: None,
-            });
-        };
-        let (own, other) =
-            (self.energies(kind, PolicyName::Pace), self.energies(kind, best.policy));
-        let ratio = ReportedInterval::from(quotient_of_sums(&own, &other, CONFIDENCE, SEED)?);
-        let verdict = match ratio {
-            _ if !meets(&pace) => VerdictKind::MissesTarget,
-            ReportedInterval { high, .. } if high < 1.0 => VerdictKind::Less,
-            ReportedInterval { low, .. } if low > 1.0 => VerdictKind::More,
-            _ => VerdictKind::NoDifference,
-        };
-        Some(PaceVerdict { kind: verdict, against: Some(best.policy), of_other: Some(ratio) })
     }
 
     /// The schedule of a type's next task under a rule.
@@ -213,6 +194,18 @@ impl<'sets> SimulatedSet<'sets> {
     ) -> Option<::pace::Schedule> {
         self.known[kind].schedule(&self.set.levels, rule, deadline)
     }
+}
+
+/// The median time between the beginnings of two tasks of each type, in seconds.
+fn median_periods(trace: &Trace) -> Vec<Option<f64>> {
+    let mut begins = vec![Vec::new(); trace.types.len()];
+    trace.tasks.iter().for_each(|task| begins[task.kind].push(task.begin));
+    let median = |begins: Vec<f64>| {
+        let mut periods: Vec<_> = begins.windows(2).map(|two| two[1] - two[0]).collect();
+        periods.sort_by(f64::total_cmp);
+        quantile(&periods, 0.5)
+    };
+    begins.into_iter().map(median).collect()
 }
 
 /// "a gamma distribution of all samples"

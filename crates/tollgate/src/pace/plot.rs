@@ -9,11 +9,11 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use super::comparison::SimulatedSet;
+use super::picture_names::{PictureNames, title};
 use super::policy::PAPER_TICK;
 use super::report_format::ReportedInterval;
 use super::simulate_report::{PolicyRow, SimulateReport, TypeReport};
 use super::trace_file::Trace;
-use crate::format::printable;
 
 const WIDTH: u32 = 900;
 const PANEL_HEIGHT: u32 = 300;
@@ -34,31 +34,21 @@ pub fn write(
 ) -> Result<()> {
     let cannot_write = |path: &Path| format!("cannot write {}", path.display());
     fs::create_dir_all(folder).with_context(|| cannot_write(folder))?;
-    for (number, (set, report)) in (1..).zip(sets.iter().zip(&report.sets)) {
+    let mut names = PictureNames::default();
+    for (set, report) in sets.iter().zip(&report.sets) {
+        let set_name = report.name.as_deref().unwrap_or("levels");
         for (kind, of_type) in report.types.iter().enumerate() {
             if of_type.judged == 0 {
                 continue;
             }
-            let title = format!(
-                "{} on {}",
-                printable(&of_type.name),
-                printable(report.name.as_deref().unwrap_or("levels"))
-            );
+            let title = title(&of_type.name, set_name);
             let picture = picture(&title, set, kind, of_type, trace)
                 .map_err(|error| anyhow!("cannot draw {title}: {error}"))?;
-            let path = folder.join(format!("{}-{number}.svg", file_name(&of_type.name)));
+            let path = folder.join(names.file_name(&of_type.name, set_name));
             fs::write(&path, picture).with_context(|| cannot_write(&path))?;
         }
     }
     Ok(())
-}
-
-/// The name with only letters, digits and hyphens.
-fn file_name(name: &str) -> String {
-    let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
-    let name: String = name.chars().map(plain).collect();
-    let parts: Vec<_> = name.split('-').filter(|part| !part.is_empty()).collect();
-    if parts.is_empty() { "type".into() } else { parts.join("-") }
 }
 
 fn picture(
@@ -195,7 +185,8 @@ fn bars(
     line: Option<f64>,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let values: Vec<_> = rows.iter().map(value).collect();
-    let most = values.iter().flatten().map(|limits| limits.high * 100.0).fold(1.0, f64::max);
+    let highs = values.iter().flatten().map(|limits| limits.high * 100.0);
+    let most = highs.chain(line).fold(1.0, f64::max);
     let count = rows.len() as u32;
     let mut chart = ChartBuilder::on(panel)
         .caption(title, (FONT, 16))
@@ -240,6 +231,8 @@ fn bars(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+
     use ::pace::TraceTask;
 
     use super::super::comparison::{report, simulated};
@@ -261,7 +254,7 @@ mod tests {
             tasks: (0..40).map(task).collect(),
         };
         let sets = ["rightspeed", "rk3399-a72"].map(|name| level_set::find(name).unwrap());
-        let sets = simulated(&sets, &trace);
+        let sets = simulated(&sets, &trace, &AtomicBool::new(false)).unwrap();
         let folder = tempfile::tempdir().unwrap();
         write(&folder.path().join("new"), &sets, &report(&sets, &trace), &trace).unwrap();
         let mut files: Vec<_> = fs::read_dir(folder.path().join("new"))
@@ -270,17 +263,17 @@ mod tests {
             .collect();
         files.sort();
         let names: Vec<_> = files.iter().map(|path| path.file_name().unwrap()).collect();
-        assert_eq!(names, ["a-b-c-1.svg", "a-b-c-2.svg"]);
+        assert_eq!(
+            names,
+            [
+                "a-b-c-Arm-Cortex-A72-of-the-Rockchip-RK3399-OP1.svg",
+                "a-b-c-the-example-of-RightSpeed.svg"
+            ]
+        );
         for file in &files {
             let text = fs::read_to_string(file).unwrap();
             assert!(text.contains("a &lt;b&gt; &amp; c on "), "{text}");
             assert!(text.trim_end().ends_with("</svg>") && text.contains("clairvoyant"));
         }
-    }
-
-    #[test]
-    fn file_names_are_plain() {
-        assert_eq!(file_name("chocolate-doom: frame (35 Hz)"), "chocolate-doom-frame-35-Hz");
-        assert_eq!(file_name("../é"), "type");
     }
 }

@@ -9,6 +9,8 @@ use crate::format::count;
 
 /// The confidence of all intervals.
 pub const CONFIDENCE: f64 = 0.95;
+/// Any seed would do; a fixed one gives the same intervals in each run.
+pub const SEED: u64 = 1;
 
 /// A value with its 95 % interval.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -23,6 +25,11 @@ impl ReportedInterval {
     pub fn of_share(part: u64, whole: u64) -> Option<Self> {
         share_interval(part, whole, CONFIDENCE).map(Self::from)
     }
+
+    /// Whether the whole interval, as a percentage with one decimal, is that of 1.
+    pub fn is_about_one(self) -> bool {
+        [self.estimate, self.low, self.high].map(|value| tenths(value * 100.0)) == ["100.0"; 3]
+    }
 }
 
 impl From<Interval> for ReportedInterval {
@@ -34,8 +41,14 @@ impl From<Interval> for ReportedInterval {
 /// "12.3 [11.0, 13.6]", in per cent.
 pub fn interval(limits: ReportedInterval) -> String {
     let [estimate, low, high] =
-        [limits.estimate, limits.low, limits.high].map(|value| format!("{:.1}", value * 100.0));
+        [limits.estimate, limits.low, limits.high].map(|value| tenths(value * 100.0));
     format!("{estimate} [{low}, {high}]")
+}
+
+/// One decimal, without a sign before 0.
+pub fn tenths(value: f64) -> String {
+    // The sum of -0 and 0 is 0.
+    format!("{:.1}", (value * 10.0).round() / 10.0 + 0.0)
 }
 
 /// Three significant digits.
@@ -83,5 +96,12 @@ mod tests {
         let of = |share| quantile(&values, share);
         assert_eq!([0.0, 0.5, 0.95, 1.0].map(of), [Some(1), Some(50), Some(95), Some(100)]);
         assert_eq!(quantile::<u64>(&[], 0.5), None);
+    }
+
+    #[test]
+    fn nothing_has_no_sign() {
+        assert_eq!([-0.04, 0.04, -0.06].map(tenths), ["0.0", "0.0", "-0.1"]);
+        let of = |low| ReportedInterval { estimate: 1.0, low, high: 1.0004 };
+        assert!(of(0.9996).is_about_one() && !of(0.999).is_about_one());
     }
 }

@@ -2,6 +2,7 @@
 //! energy it would have used.
 
 use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
 
 use ::pace::MIN_SAMPLES;
 use anyhow::{Result, bail};
@@ -22,12 +23,14 @@ pub fn simulate(arguments: &SimulateArguments) -> Result<ExitCode> {
     let trace = read(&arguments.traces)?;
     if trace.tasks.len() < 2 * MIN_SAMPLES {
         bail!(
-            "there are only {} tasks, but at least {} are needed: half of them train the policies",
-            trace.tasks.len(),
-            2 * MIN_SAMPLES
+            "at least {} tasks are needed, because half of them train the policies, but the trace \
+            has {}",
+            2 * MIN_SAMPLES,
+            trace.tasks.len()
         );
     }
-    let simulated = simulated(&sets, &trace);
+    // An interrupt ends the process.
+    let simulated = simulated(&sets, &trace, &AtomicBool::new(false)).expect("nothing cancels it");
     let report = report(&simulated, &trace);
     if let Some(folder) = &arguments.plot {
         plot::write(folder, &simulated, &report, &trace)?;
