@@ -30,7 +30,8 @@ static __always_inline void pace_begin_by_program(struct thread_state *thread,
 	struct pace_task *outer = pace_live(of), *task;
 	u32 outer_entry = of->task, outer_number = of->number;
 
-	if (!id)
+	/* A type of 0 stands for an inferred task. */
+	if (!id || !type)
 		return;
 	/* A task of the program is not nested in an inferred one. */
 	if (outer && !outer->id) {

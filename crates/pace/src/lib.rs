@@ -22,6 +22,7 @@ mod levels;
 mod optimum;
 mod policies;
 mod replay;
+mod rule_checks;
 mod rule_file;
 mod schedule;
 
@@ -40,6 +41,6 @@ pub use policies::{
 pub use replay::{Replay, SpeedPolicy, TraceTask, replay};
 pub use rule_file::{
     ACTUATORS, BEGINNING_CALLS, BeginningResult, DEFAULT_GOAL, DescriptorKind, MAX_EXEMPT,
-    MAX_RULES, MAX_USERS, ProgramType, TaskRule, TaskRules, parse_task_rules,
+    MAX_RULES, MAX_TYPE_NAME, MAX_USERS, ProgramType, QuotedName, TaskRule, TaskRules, parse_task_rules,
 };
 pub use schedule::{Goal, Schedule, Step, flat, lambda_rule};

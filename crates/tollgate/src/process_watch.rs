@@ -84,7 +84,11 @@ pub fn watch(
     run_until_done(watched, &mut runner, &mut attached)?;
     let mut notes = Vec::new();
     if attached.is_empty() {
-        notes.push("no process matched; Tollgate polled twice a second".into());
+        let compared = match select.comm.is_empty() {
+            true => "",
+            false => ", and compared --comm with /proc/PID/comm",
+        };
+        notes.push(format!("no process matched; Tollgate polled twice a second{compared}"));
     }
     if missed > 0 {
         notes.push(format!(

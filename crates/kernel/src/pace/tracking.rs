@@ -50,6 +50,8 @@ pub struct Tracking {
     tasks: MappedArray<wire::pace_task>,
     index: MappedArray<u64>,
     threads: MappedArray<wire::pace_thread>,
+    /// What the gate itself knows of the threads.
+    states: MappedArray<wire::thread_state>,
     cpus: MappedArray<wire::pace_cpu>,
     domains: MappedArray<wire::pace_domain>,
 }
@@ -67,6 +69,7 @@ impl Tracking {
             tasks: MappedArray::new(gate.maps.get(".bss.pace_tasks"), wire::PACE_TASKS)?,
             index: MappedArray::new(gate.maps.get(".bss.pace_index"), wire::PACE_INDEX)?,
             threads: MappedArray::new(gate.maps.get(".bss.pace_thr"), wire::THREADS)?,
+            states: MappedArray::new(gate.maps.get(".bss.threads"), wire::THREADS)?,
             cpus: MappedArray::new(gate.maps.get(".bss.pace_cpus"), wire::CPUS)?,
             domains: MappedArray::new(gate.maps.get(".bss.pace_dom"), wire::CPUS)?,
         })
@@ -123,13 +126,13 @@ impl Tracking {
 
     /// The tasks of a session that programs began, and whose processes have no thread any more:
     /// their entries and numbers.
-    pub fn abandoned(&self, gate: &Gate, session: u32) -> Vec<(u32, u32)> {
+    pub fn abandoned(&self, session: u32) -> Vec<(u32, u32)> {
         let mut tasks = self.live(session);
         tasks.retain(|(_, task)| task.id != 0);
         if tasks.is_empty() {
             return Vec::new();
         }
-        let threads = (1..gate.threads.entries()).map(|slot| gate.threads.read(slot));
+        let threads = (1..self.states.entries()).map(|slot| self.states.read(slot));
         let running: BTreeSet<u32> =
             threads.filter(|thread| thread.task != 0).map(|thread| thread.tgid).collect();
         tasks.retain(|(_, task)| !running.contains(&task.tgid));
@@ -196,7 +199,7 @@ impl Tracking {
             if field!(self.threads, slot, session).read() != session {
                 continue;
             }
-            let row = gate.threads.read(slot).row.into();
+            let row = self.states.read(slot).row.into();
             let follows = |other: &u32| {
                 *other != session && gate.sessions.read(*other).mask & wire::PACE != 0
             };

@@ -227,3 +227,62 @@ fn name(estimator: Estimator) -> String {
     };
     format!("{model} of {samples}")
 }
+
+#[cfg(test)]
+mod tests {
+    use ::pace::TraceTask;
+
+    use super::super::simulate_report::simulation_text;
+    use super::super::verdict::VerdictKind;
+    use super::*;
+
+    /// 40 tasks of the first type, one every `period` seconds, and one of the second type, which
+    /// needs a second of the fastest speed (700 MHz), at the beginning of the second half.
+    fn trace(period: f64) -> Trace {
+        let kind = |name: &str| TraceType { name: name.into(), deadline_ms: 50.0, target: 0.9 };
+        let task = |index: u32| TraceTask {
+            kind: 0,
+            begin: f64::from(index) * period,
+            cycles: 1e6,
+            deadline: 0.05,
+        };
+        let mut tasks: Vec<_> = (0..40).map(task).collect();
+        tasks.insert(21, TraceTask { kind: 1, cycles: 700e6, ..tasks[20] });
+        Trace { types: ["short", "long", "no task"].map(kind).into(), tasks }
+    }
+
+    #[test]
+    fn tasks_that_overlap_are_counted() {
+        let sets = [level_set::find("rightspeed").unwrap()];
+        let of = |period| {
+            let trace = trace(period);
+            let report =
+                report(&simulated(&sets, &trace, &AtomicBool::new(false)).unwrap(), &trace);
+            let fastest = report.sets[0].types[0].policies[0].overlapped;
+            (fastest, simulation_text(&report))
+        };
+        // The long task takes a second, in which it delays 10 further ones.
+        let (overlapped, text) = of(0.1);
+        assert!((10..=13).contains(&overlapped), "{overlapped}");
+        assert!(text.contains("While another task was unfinished: "), "{text}");
+        assert!(!text.contains("The tasks begin every"), "{text}");
+        let (overlapped, text) = of(0.01);
+        assert_eq!(overlapped, 20, "{text}");
+        assert!(text.contains("The tasks begin every 10.0 ms (median)"), "{text}");
+    }
+
+    #[test]
+    fn types_without_enough_tasks_have_no_verdict() {
+        let (sets, trace) = ([level_set::find("rightspeed").unwrap()], trace(0.1));
+        let simulated = simulated(&sets, &trace, &AtomicBool::new(false)).unwrap();
+        let verdicts = report(&simulated, &trace).sets.remove(0).types.into_iter();
+        let kinds: Vec<_> = verdicts.map(|one| one.verdict.kind).collect();
+        assert_eq!(kinds[1..], [VerdictKind::NotTrained, VerdictKind::NotJudged]);
+    }
+
+    #[test]
+    fn comparison_can_be_cancelled() {
+        let sets = [level_set::find("rightspeed").unwrap()];
+        assert!(simulated(&sets, &trace(0.1), &AtomicBool::new(true)).is_none());
+    }
+}

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use ::pace::{Levels, Schedule, ScheduleRule};
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
@@ -33,6 +33,9 @@ pub fn write(
     trace: &Trace,
 ) -> Result<()> {
     let cannot_write = |path: &Path| format!("cannot write {}", path.display());
+    if folder.exists() && !folder.is_dir() {
+        bail!("{} is not a folder", folder.display());
+    }
     fs::create_dir_all(folder).with_context(|| cannot_write(folder))?;
     let mut names = PictureNames::default();
     for (set, report) in sets.iter().zip(&report.sets) {
@@ -45,7 +48,10 @@ pub fn write(
             let picture = picture(&title, set, kind, of_type, trace)
                 .map_err(|error| anyhow!("cannot draw {title}: {error}"))?;
             let path = folder.join(names.file_name(&of_type.name, set_name));
-            fs::write(&path, picture).with_context(|| cannot_write(&path))?;
+            fs::write(&path, picture)
+                // Part of a picture is worse than none.
+                .inspect_err(|_| drop(fs::remove_file(&path)))
+                .with_context(|| cannot_write(&path))?;
         }
     }
     Ok(())
@@ -237,6 +243,7 @@ mod tests {
 
     use super::super::comparison::{report, simulated};
     use super::super::level_set;
+    use super::super::policy::PolicyName;
     use super::super::trace_file::TraceType;
     use super::*;
 
@@ -275,5 +282,32 @@ mod tests {
             assert!(text.contains("a &lt;b&gt; &amp; c on "), "{text}");
             assert!(text.trim_end().ends_with("</svg>") && text.contains("clairvoyant"));
         }
+    }
+    #[test]
+    fn axis_reaches_to_the_target() {
+        let row = PolicyRow {
+            policy: PolicyName::Fastest,
+            modelled_energy_j: 1.0,
+            of_fastest: None,
+            missed: 0,
+            missed_share: ReportedInterval::of_share(0, 20),
+            overlapped: 0,
+        };
+        let mut text = String::new();
+        {
+            let panel =
+                SVGBackend::with_string(&mut text, (WIDTH, PANEL_HEIGHT)).into_drawing_area();
+            let rows = [row.clone(), row];
+            bars(&panel, "title", &rows, |row| row.missed_share, Some(99.0)).unwrap();
+        }
+        assert!(text.lines().any(|line| line.trim() == "80"), "{text}");
+    }
+
+    #[test]
+    fn file_in_place_of_the_folder_is_named() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let report = SimulateReport { schema: "", sets: Vec::new() };
+        let error = write(file.path(), &[], &report, &Trace::default()).unwrap_err();
+        assert!(error.to_string().ends_with("is not a folder"), "{error}");
     }
 }

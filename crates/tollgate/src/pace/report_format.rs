@@ -51,6 +51,14 @@ pub fn tenths(value: f64) -> String {
     format!("{:.1}", (value * 10.0).round() / 10.0 + 0.0)
 }
 
+/// A deadline: "28.6", or "3,600,000".
+pub fn milliseconds(ms: f64) -> String {
+    match ms {
+        whole if whole >= 1000.0 && whole.fract() == 0.0 => count(whole as u64),
+        ms => ms.to_string(),
+    }
+}
+
 /// Three significant digits.
 pub fn significant(value: f64) -> String {
     let digits = match value.abs() {
@@ -67,8 +75,8 @@ pub fn or_dash<T>(value: Option<T>, text: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| "-".to_owned(), text)
 }
 
-/// Appends the numbers of tasks that have not ended, and of those that their programs did not end
-/// before they ended themselves.
+/// Appends the numbers of tasks that have not ended, and of those that their programs have not
+/// ended before they ended themselves.
 pub fn write_unended(out: &mut String, unfinished: usize, abandoned: usize) {
     for (tasks, what) in
         [(unfinished, "unfinished tasks"), (abandoned, "tasks that their programs did not end")]
@@ -96,6 +104,11 @@ mod tests {
         let of = |share| quantile(&values, share);
         assert_eq!([0.0, 0.5, 0.95, 1.0].map(of), [Some(1), Some(50), Some(95), Some(100)]);
         assert_eq!(quantile::<u64>(&[], 0.5), None);
+    }
+
+    #[test]
+    fn long_deadlines_have_separators() {
+        assert_eq!([28.6, 50.0, 3_600_000.0].map(milliseconds), ["28.6", "50", "3,600,000"]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::level_set::LevelRow;
 use super::policy::PolicyName;
-use super::report_format::{ReportedInterval, interval, or_dash, significant, tenths};
+use super::report_format::{ReportedInterval, interval, milliseconds, or_dash, significant, tenths};
 use super::verdict::PaceVerdict;
 use crate::format::{count, printable};
 
@@ -65,7 +65,7 @@ impl Work {
 }
 
 /// The energy and the misses of a policy. All energy is modelled from the power of the levels.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub struct PolicyRow {
     pub policy: PolicyName,
     /// The energy of all judged tasks beyond that of an idle processor.
@@ -105,7 +105,7 @@ fn type_text(out: &mut String, kind: &TypeReport) {
         out,
         "\n{} (deadline {} ms for {} % of the tasks; {} tasks to train, {} to judge)",
         printable(&kind.name),
-        kind.deadline_ms,
+        milliseconds(kind.deadline_ms),
         percent(kind.target),
         count(kind.trained as u64),
         count(kind.judged as u64)

@@ -1,5 +1,7 @@
 //! What a watch does with its tasks at the end.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::atomic::AtomicBool;
 
 use ::pace::{LevelFile, MIN_SAMPLES};
@@ -30,6 +32,8 @@ pub struct WatchOutcome {
     pub summary: String,
     /// Where the tasks are written to.
     pub trace: Option<Output>,
+    /// Becomes true if the trace cannot be written.
+    pub is_trace_lost: Rc<Cell<bool>>,
 }
 
 impl WatchOutcome {
@@ -46,6 +50,7 @@ impl WatchOutcome {
             trace_file::write(&trace, &mut text)?;
             if let Err(error) = output.write_bytes(&text) {
                 notes.push(format!("the trace is lost: {error:#}"));
+                self.is_trace_lost.set(true);
             }
         }
         if recorded.not_kept > 0 {
@@ -80,16 +85,9 @@ fn compare(
         ));
         return Ok(None);
     }
-    trace.tasks.drain(..tasks.saturating_sub(MAX_COMPARED));
-    let compared = count(trace.tasks.len() as u64);
-    if trace.tasks.len() < tasks {
-        notes.push(format!(
-            "the policies are compared on the latest {compared} of {} tasks; `tollgate pace \
-            simulate` compares them on all tasks of a trace",
-            count(tasks as u64)
-        ));
-    }
+    notes.extend(keep_latest(&mut trace, MAX_COMPARED));
     if trace.tasks.len() >= ANNOUNCED {
+        let compared = count(trace.tasks.len() as u64);
         log_message(&format!("comparing policies on {compared} tasks; Ctrl-C ends the comparison"));
     }
     // The interrupt that has ended the watch is over. The next one ends the comparison.
@@ -99,4 +97,40 @@ fn compare(
         notes.push("an interrupt has ended the comparison of policies".into());
     }
     Ok(simulated.map(|simulated| report(&simulated, &trace)))
+}
+
+/// Leaves out the tasks before the latest `most` ones. Returns a note if there are any.
+fn keep_latest(trace: &mut Trace, most: usize) -> Option<String> {
+    let all = trace.tasks.len();
+    trace.tasks.drain(..all.saturating_sub(most));
+    (all > most).then(|| {
+        format!(
+            "the policies are compared on the latest {} of {} tasks; `tollgate pace simulate` \
+            compares them on all tasks of a trace",
+            count(most as u64),
+            count(all as u64)
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use ::pace::TraceTask;
+
+    use super::*;
+
+    #[test]
+    fn latest_tasks_are_compared() {
+        let task = |index: u32| TraceTask {
+            kind: 0,
+            begin: f64::from(index),
+            cycles: 1.0,
+            deadline: 1.0,
+        };
+        let mut trace = Trace { types: Vec::new(), tasks: (0..5).map(task).collect() };
+        assert_eq!(keep_latest(&mut trace, 5), None);
+        let note = keep_latest(&mut trace, 3).unwrap();
+        assert!(note.contains("the latest 3 of 5 tasks"), "{note}");
+        assert_eq!(trace.tasks, (2..5).map(task).collect::<Vec<_>>());
+    }
 }
