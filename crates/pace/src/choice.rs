@@ -33,14 +33,12 @@ pub fn candidate_estimators() -> Vec<Estimator> {
 /// schedules of `lambda_rule` would have met the target, this is the one that would have needed the
 /// least energy. If there is no such estimator, it is the one that would have met the most
 /// deadlines. Because the estimator was chosen for these tasks, only other tasks show how good it
-/// is. Calls `step` after each estimator, and returns `None` if it returns false, or without
-/// estimators.
+/// is. Returns `None` without estimators.
 pub fn choose_estimator(
     levels: &Levels,
     tasks: &[TraceTask],
     target: f64,
     estimators: &[Estimator],
-    step: impl Fn() -> bool,
 ) -> Option<usize> {
     let tasks: Vec<_> = tasks.iter().map(|task| TraceTask { kind: 0, ..*task }).collect();
     let outcomes = estimators.iter().enumerate().map(|(index, estimator)| {
@@ -49,10 +47,9 @@ pub fn choose_estimator(
         let outcome = replay(levels, &tasks, &mut learner);
         let met = outcome.met(&tasks).into_iter().filter(|is_met| *is_met).count();
         let wanted = (target * tasks.len() as f64).ceil() as usize;
-        step().then(|| (wanted.saturating_sub(met), outcome.energy(), index))
+        (wanted.saturating_sub(met), outcome.energy(), index)
     });
-    let outcomes: Vec<_> = outcomes.collect::<Option<_>>()?;
-    let best = outcomes.into_iter().min_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+    let best = outcomes.min_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
     best.map(|(_, _, index)| index)
 }
 
@@ -76,8 +73,7 @@ mod tests {
         let tasks: Vec<_> = (0..300).map(task).collect();
         let of = |selection| Estimator { selection, model: DistributionModel::Samples };
         let estimators = [of(SampleSelection::All), of(SampleSelection::Recent(20))];
-        assert_eq!(choose_estimator(&levels, &tasks, 0.9, &estimators, || true), Some(1));
-        assert_eq!(choose_estimator(&levels, &tasks, 0.9, &[], || true), None);
-        assert_eq!(choose_estimator(&levels, &tasks, 0.9, &estimators, || false), None);
+        assert_eq!(choose_estimator(&levels, &tasks, 0.9, &estimators), Some(1));
+        assert_eq!(choose_estimator(&levels, &tasks, 0.9, &[]), None);
     }
 }

@@ -1,7 +1,10 @@
 //! Compares the policies on recorded tasks, for each set of levels.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use ::pace::{
     DistributionModel, Estimator, LevelFile, SampleSelection, ScheduleRule, TypeKnowledge,
@@ -21,33 +24,43 @@ use super::verdict::PaceVerdict;
 
 /// An estimator is chosen by at most this many tasks of a type, which takes some seconds.
 const MAX_CHOICE_TASKS: usize = 5000;
+/// How often to check whether the comparison is cancelled.
+const CANCEL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The report of the simulated sets.
 pub fn report(simulated: &[SimulatedSet], trace: &Trace) -> SimulateReport {
     SimulateReport { schema: SCHEMA, sets: simulated.iter().map(|set| set.report(trace)).collect() }
 }
 
-/// All policies on each set of levels. The sets are simulated at the same time. Returns `None` soon
-/// after `is_cancelled` has become true.
-pub fn simulated<'sets>(
-    sets: &'sets [LevelFile],
-    trace: &Trace,
+/// All policies on each set of levels. The sets are simulated at the same time. Returns `None` as
+/// soon as `is_cancelled` is true. The simulations then continue until the process ends, which is
+/// about to print its report.
+pub fn simulated(
+    sets: Vec<LevelFile>,
+    trace: &Arc<Trace>,
     is_cancelled: &AtomicBool,
-) -> Option<Vec<SimulatedSet<'sets>>> {
-    let steps = trace.types.len() * candidate_estimators().len() + PolicyName::ALL.len();
-    let progress = progress_bar(sets.len() * steps);
-    let step = || {
-        progress.inc(1);
-        !is_cancelled.load(Ordering::Relaxed)
-    };
-    let simulated = thread::scope(|scope| {
-        let threads: Vec<_> =
-            sets.iter().map(|set| scope.spawn(|| SimulatedSet::new(set, trace, step))).collect();
-        let joined = threads.into_iter().map(|thread| thread.join().expect("it does not panic"));
-        joined.collect()
-    });
+) -> Option<Vec<SimulatedSet>> {
+    let progress = progress_bar(sets.len() * (trace.types.len() + PolicyName::ALL.len()));
+    let (sender, receiver) = mpsc::channel();
+    let mut simulated: Vec<_> = sets.iter().map(|_| None).collect();
+    for (index, set) in sets.into_iter().enumerate() {
+        let (trace, progress, sender) = (Arc::clone(trace), progress.clone(), sender.clone());
+        thread::spawn(move || sender.send((index, SimulatedSet::new(set, &trace, &progress))));
+    }
+    drop(sender);
+    while simulated.iter().any(Option::is_none) {
+        match receiver.recv_timeout(CANCEL_INTERVAL) {
+            Ok((index, set)) => simulated[index] = Some(set),
+            Err(RecvTimeoutError::Disconnected) => panic!("a simulation has panicked"),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        if is_cancelled.load(Ordering::Relaxed) {
+            progress.finish_and_clear();
+            return None;
+        }
+    }
     progress.finish_and_clear();
-    simulated
+    simulated.into_iter().collect()
 }
 
 /// A progress bar on stderr, if that is a terminal.
@@ -57,8 +70,8 @@ fn progress_bar(steps: usize) -> ProgressBar {
 }
 
 /// All policies on one set of levels.
-pub struct SimulatedSet<'sets> {
-    pub set: &'sets LevelFile,
+pub struct SimulatedSet {
+    pub set: LevelFile,
     /// What is known of each type after the training.
     pub known: Vec<TypeKnowledge>,
     /// The indices of the judged tasks of each type.
@@ -78,47 +91,46 @@ struct JudgedPolicy {
     overlapped: Vec<bool>,
 }
 
-impl<'sets> SimulatedSet<'sets> {
-    /// Calls `step` after each estimator of each type and after each policy. Returns `None` if it returns false.
-    fn new(set: &'sets LevelFile, trace: &Trace, step: impl Fn() -> bool) -> Option<Self> {
+impl SimulatedSet {
+    fn new(set: LevelFile, trace: &Trace, progress: &ProgressBar) -> Self {
         let (train, judged) = trace.tasks.split_at(trace.tasks.len() / 2);
         let estimators = candidate_estimators();
         let mut training = vec![Vec::new(); trace.types.len()];
         train.iter().for_each(|task| training[task.kind].push(*task));
         let known = trace.types.iter().zip(training).map(|(one, own)| {
             let latest = &own[own.len().saturating_sub(MAX_CHOICE_TASKS)..];
-            let chosen =
-                choose_estimator(&set.levels, latest, one.target, &estimators, &step)?;
-            Some(TypeKnowledge {
+            let chosen = choose_estimator(&set.levels, latest, one.target, &estimators);
+            progress.inc(1);
+            TypeKnowledge {
                 target: one.target,
-                estimator: estimators[chosen],
+                estimator: estimators[chosen.unwrap_or(0)],
                 samples: own.iter().map(|task| task.cycles).collect(),
-            })
+            }
         });
-        let known = known.collect::<Option<Vec<_>>>()?;
-        let policies = PolicyName::ALL.into_iter().map(|name| {
+        let known: Vec<_> = known.collect();
+        let policies = PolicyName::ALL.map(|name| {
             let mut running = name.start(&set.levels, &known);
             let result = replay(&set.levels, judged, running.as_mut());
-            step().then(|| JudgedPolicy {
+            progress.inc(1);
+            JudgedPolicy {
                 name,
                 met: result.met(judged),
                 energies: result.energies,
                 overlapped: result.overlapped,
-            })
+            }
         });
-        let policies = policies.collect::<Option<_>>()?;
         let mut of_types = vec![Vec::new(); trace.types.len()];
         let mut work = vec![Vec::new(); trace.types.len()];
         judged.iter().enumerate().for_each(|(index, task)| of_types[task.kind].push(index));
         trace.tasks.iter().for_each(|task| work[task.kind].push((task.cycles, 1.0)));
-        Some(Self {
+        Self {
             set,
             known,
             judged: of_types,
             work: work.into_iter().map(WorkCurve::of_samples).collect(),
             periods: median_periods(trace),
-            policies,
-        })
+            policies: policies.into(),
+        }
     }
 
     fn report(&self, trace: &Trace) -> LevelSetReport {
@@ -127,7 +139,7 @@ impl<'sets> SimulatedSet<'sets> {
             name: self.set.name.clone(),
             source: self.set.source.clone(),
             idle_watts: levels.idle_watts(),
-            summary: level_set::summary(self.set),
+            summary: level_set::summary(&self.set),
             levels: LevelRow::of(levels),
             types: trace
                 .types
@@ -251,13 +263,15 @@ mod tests {
         Trace { types: ["short", "long", "no task"].map(kind).into(), tasks }
     }
 
+    fn simulate(trace: Trace) -> SimulateReport {
+        let (sets, trace) = (vec![level_set::find("rightspeed").unwrap()], Arc::new(trace));
+        report(&simulated(sets, &trace, &AtomicBool::new(false)).unwrap(), &trace)
+    }
+
     #[test]
     fn tasks_that_overlap_are_counted() {
-        let sets = [level_set::find("rightspeed").unwrap()];
         let of = |period| {
-            let trace = trace(period);
-            let report =
-                report(&simulated(&sets, &trace, &AtomicBool::new(false)).unwrap(), &trace);
+            let report = simulate(trace(period));
             let fastest = report.sets[0].types[0].policies[0].overlapped;
             (fastest, simulation_text(&report))
         };
@@ -273,16 +287,14 @@ mod tests {
 
     #[test]
     fn types_without_enough_tasks_have_no_verdict() {
-        let (sets, trace) = ([level_set::find("rightspeed").unwrap()], trace(0.1));
-        let simulated = simulated(&sets, &trace, &AtomicBool::new(false)).unwrap();
-        let verdicts = report(&simulated, &trace).sets.remove(0).types.into_iter();
+        let verdicts = simulate(trace(0.1)).sets.remove(0).types.into_iter();
         let kinds: Vec<_> = verdicts.map(|one| one.verdict.kind).collect();
         assert_eq!(kinds[1..], [VerdictKind::NotTrained, VerdictKind::NotJudged]);
     }
 
     #[test]
     fn comparison_can_be_cancelled() {
-        let sets = [level_set::find("rightspeed").unwrap()];
-        assert!(simulated(&sets, &trace(0.1), &AtomicBool::new(true)).is_none());
+        let sets = vec![level_set::find("rightspeed").unwrap()];
+        assert!(simulated(sets, &Arc::new(trace(0.1)), &AtomicBool::new(true)).is_none());
     }
 }

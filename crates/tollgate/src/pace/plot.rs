@@ -237,6 +237,7 @@ fn bars(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
 
     use ::pace::TraceTask;
@@ -260,8 +261,9 @@ mod tests {
             types: vec![kind("a <b> & c"), kind("no task")],
             tasks: (0..40).map(task).collect(),
         };
+        let trace = Arc::new(trace);
         let sets = ["rightspeed", "rk3399-a72"].map(|name| level_set::find(name).unwrap());
-        let sets = simulated(&sets, &trace, &AtomicBool::new(false)).unwrap();
+        let sets = simulated(sets.into(), &trace, &AtomicBool::new(false)).unwrap();
         let folder = tempfile::tempdir().unwrap();
         write(&folder.path().join("new"), &sets, &report(&sets, &trace), &trace).unwrap();
         let mut files: Vec<_> = fs::read_dir(folder.path().join("new"))

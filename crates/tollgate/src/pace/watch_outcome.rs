@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use ::pace::{LevelFile, MIN_SAMPLES};
@@ -61,7 +62,7 @@ impl WatchOutcome {
             ));
         }
         notes.extend(recorded.waits_note());
-        let simulation = compare(&self.sets, trace, notes)?;
+        let simulation = compare(self.sets, trace, notes)?;
         Ok(WatchReport {
             summary: self.summary,
             observed: ObservedTasks::of(&recorded),
@@ -73,7 +74,7 @@ impl WatchOutcome {
 
 /// Compares the policies on the latest tasks, if there are enough.
 fn compare(
-    sets: &[LevelFile],
+    sets: Vec<LevelFile>,
     mut trace: Trace,
     notes: &mut Vec<String>,
 ) -> Result<Option<SimulateReport>> {
@@ -92,6 +93,7 @@ fn compare(
     }
     // The interrupt that has ended the watch is over. The next one ends the comparison.
     kernel::signals::on_interrupt(&INTERRUPTED)?;
+    let trace = Arc::new(trace);
     let simulated = simulated(sets, &trace, &INTERRUPTED);
     if simulated.is_none() {
         notes.push("an interrupt has ended the comparison of policies".into());
