@@ -124,7 +124,10 @@ mod tests {
     fn the_rest_of_a_long_name_is_not_used() {
         let of = |name: &CStr| TaskType::new(name).id();
         let long = c"1234567890123456789012345678901234567890123456789012345678901234";
-        assert_eq!(of(long), of(&CStr::from_bytes_with_nul(&[&long.to_bytes()[..63], b"\0"].concat()).unwrap()));
+        assert_eq!(
+            of(long),
+            of(&CStr::from_bytes_with_nul(&[&long.to_bytes()[..63], b"\0"].concat()).unwrap())
+        );
         assert_ne!(of(c"a"), of(c"b"));
     }
 

@@ -41,6 +41,7 @@ pub use policies::{
 pub use replay::{Replay, SpeedPolicy, TraceTask, replay};
 pub use rule_file::{
     ACTUATORS, BEGINNING_CALLS, BeginningResult, DEFAULT_GOAL, DescriptorKind, MAX_EXEMPT,
-    MAX_RULES, MAX_TYPE_NAME, MAX_USERS, ProgramType, QuotedName, TaskRule, TaskRules, parse_task_rules,
+    MAX_RULES, MAX_TYPE_NAME, MAX_USERS, ProgramType, QuotedName, TaskRule, TaskRules,
+    parse_task_rules,
 };
 pub use schedule::{Goal, Schedule, Step, flat, lambda_rule};

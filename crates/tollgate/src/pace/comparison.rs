@@ -1,8 +1,8 @@
 //! Compares the policies on recorded tasks, for each set of levels.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -16,9 +16,7 @@ use stats::bootstrap::quotient_of_sums;
 use super::level_set::{self, LevelRow};
 use super::policy::PolicyName;
 use super::report_format::{CONFIDENCE, ReportedInterval, SEED, quantile};
-use super::simulate_report::{
-    LevelSetReport, PolicyRow, SCHEMA, SimulateReport, TypeReport, Work,
-};
+use super::simulate_report::{LevelSetReport, PolicyRow, SCHEMA, SimulateReport, TypeReport, Work};
 use super::trace_file::{Trace, TraceType};
 use super::verdict::PaceVerdict;
 

@@ -7,9 +7,14 @@ use serde::Serialize;
 
 use super::level_set::LevelRow;
 use super::policy::PolicyName;
-use super::report_format::{ReportedInterval, interval, milliseconds, or_dash, significant, tenths};
+use super::report_format::{
+    ReportedInterval, interval, milliseconds, or_dash, significant, tenths,
+};
 use super::verdict::PaceVerdict;
 use crate::format::{count, printable};
+
+/// A period is called shorter than the deadline from here on, so that rounded deadlines are not.
+const SHORTER: f64 = 0.99;
 
 pub const SCHEMA: &str = "tollgate.pace.simulation/1";
 
@@ -155,14 +160,17 @@ fn overlaps_text(out: &mut String, kind: &TypeReport) {
     if shown.into_iter().all(|policy| overlapped(policy) == 0) {
         return;
     }
-    let [fastest, pace, clairvoyant] = shown
-        .map(|policy| format!("{} %", tenths(overlapped(policy) as f64 * 1e2 / kind.judged as f64)));
+    let [fastest, pace, clairvoyant] = shown.map(|policy| {
+        format!("{} %", tenths(overlapped(policy) as f64 * 1e2 / kind.judged as f64))
+    });
     let _ = writeln!(
         out,
         "While another task was unfinished: {fastest} of the tasks with fastest, {pace} with pace, \
         {clairvoyant} with clairvoyant."
     );
-    if let Some(period) = kind.median_period_ms.filter(|period| *period < kind.deadline_ms) {
+    if let Some(period) =
+        kind.median_period_ms.filter(|period| *period < kind.deadline_ms * SHORTER)
+    {
         let _ = writeln!(
             out,
             "The tasks begin every {} ms (median), which is less than the deadline: a slower task \

@@ -107,8 +107,8 @@ fn parse(input: impl BufRead, name: &str) -> Result<Trace> {
     for (line, text) in lines {
         let text = text.with_context(cannot_read)?;
         let task = parse_line(&text, name, line, "not a task")?;
-        let task = task_of(&task, &trace.types)
-            .with_context(|| format!("{name}:{line}: not a task"))?;
+        let task =
+            task_of(&task, &trace.types).with_context(|| format!("{name}:{line}: not a task"))?;
         trace.tasks.push(task);
     }
     if trace.tasks.is_empty() {

@@ -37,7 +37,8 @@ pub fn watch(arguments: &WatchArguments) -> Result<ExitCode> {
         trace: trace.transpose()?,
         is_trace_lost: Rc::clone(&is_trace_lost),
     };
-    let setup: Box<dyn ExtensionSetup> = Box::new(PaceWatchSetup { rules, tracking_rules, outcome });
+    let setup: Box<dyn ExtensionSetup> =
+        Box::new(PaceWatchSetup { rules, tracking_rules, outcome });
     if words.is_empty() {
         let watched = ProcessWatch {
             select: &arguments.select,

@@ -123,12 +123,8 @@ mod tests {
 
     #[test]
     fn latest_tasks_are_compared() {
-        let task = |index: u32| TraceTask {
-            kind: 0,
-            begin: f64::from(index),
-            cycles: 1.0,
-            deadline: 1.0,
-        };
+        let task =
+            |index: u32| TraceTask { kind: 0, begin: f64::from(index), cycles: 1.0, deadline: 1.0 };
         let mut trace = Trace { types: Vec::new(), tasks: (0..5).map(task).collect() };
         assert_eq!(keep_latest(&mut trace, 5), None);
         let note = keep_latest(&mut trace, 3).unwrap();
