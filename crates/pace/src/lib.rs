@@ -25,6 +25,7 @@ mod replay;
 mod rule_checks;
 mod rule_file;
 mod schedule;
+mod task_rules;
 
 pub use choice::{candidate_estimators, choose_estimator};
 pub use curve::WorkCurve;
@@ -39,9 +40,9 @@ pub use policies::{
     TypePlanner,
 };
 pub use replay::{Replay, SpeedPolicy, TraceTask, replay};
-pub use rule_file::{
+pub use rule_file::parse_task_rules;
+pub use schedule::{Goal, Schedule, Step, flat, lambda_rule};
+pub use task_rules::{
     ACTUATORS, BEGINNING_CALLS, BeginningResult, DEFAULT_GOAL, DescriptorKind, MAX_EXEMPT,
     MAX_RULES, MAX_TYPE_NAME, MAX_USERS, ProgramType, QuotedName, TaskRule, TaskRules,
-    parse_task_rules,
 };
-pub use schedule::{Goal, Schedule, Step, flat, lambda_rule};

@@ -14,9 +14,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use stats::bootstrap::quotient_of_sums;
 
 use super::level_set::{self, LevelRow};
-use super::policy::PolicyName;
+use super::policy::{PolicyName, PolicyRow};
 use super::report_format::{CONFIDENCE, ReportedInterval, SEED, quantile};
-use super::simulate_report::{LevelSetReport, PolicyRow, SCHEMA, SimulateReport, TypeReport, Work};
+use super::simulate_report::{LevelSetReport, SCHEMA, SimulateReport, TypeReport, Work};
 use super::trace_file::{Trace, TraceType};
 use super::verdict::PaceVerdict;
 

@@ -10,9 +10,9 @@ use plotters::prelude::*;
 
 use super::comparison::SimulatedSet;
 use super::picture_names::{PictureNames, title};
-use super::policy::PAPER_TICK;
+use super::policy::{PAPER_TICK, PolicyRow};
 use super::report_format::ReportedInterval;
-use super::simulate_report::{PolicyRow, SimulateReport, TypeReport};
+use super::simulate_report::{SimulateReport, TypeReport};
 use super::trace_file::Trace;
 
 const WIDTH: u32 = 900;

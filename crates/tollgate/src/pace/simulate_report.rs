@@ -6,7 +6,7 @@ use ::pace::WorkCurve;
 use serde::Serialize;
 
 use super::level_set::LevelRow;
-use super::policy::PolicyName;
+use super::policy::{PolicyName, PolicyRow};
 use super::report_format::{
     ReportedInterval, interval, milliseconds, or_dash, significant, tenths,
 };
@@ -67,21 +67,6 @@ impl Work {
         let [median, p95, p99, max] = [0.5, 0.95, 0.99, 1.0].map(|share| curve.quantile(share));
         Self { median, p95, p99, max }
     }
-}
-
-/// The energy and the misses of a policy. All energy is modelled from the power of the levels.
-#[derive(Debug, Clone, Serialize)]
-pub struct PolicyRow {
-    pub policy: PolicyName,
-    /// The energy of all judged tasks beyond that of an idle processor.
-    pub modelled_energy_j: f64,
-    /// The energy as a fraction of that of the fastest speed.
-    pub of_fastest: Option<ReportedInterval>,
-    /// The number of judged tasks that missed their deadlines.
-    pub missed: u64,
-    pub missed_share: Option<ReportedInterval>,
-    /// The number of judged tasks that ran or waited while another task was unfinished.
-    pub overlapped: usize,
 }
 
 /// The report as text.

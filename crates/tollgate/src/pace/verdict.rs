@@ -4,9 +4,8 @@ use ::pace::MIN_SAMPLES;
 use serde::Serialize;
 use stats::bootstrap::quotient_of_sums;
 
-use super::policy::PolicyName;
+use super::policy::{PolicyName, PolicyRow};
 use super::report_format::{CONFIDENCE, ReportedInterval, SEED, or_dash, tenths};
-use super::simulate_report::PolicyRow;
 
 /// RightSpeed met its targets within 1.5 percentage points (abstract of the paper). A policy that
 /// does so counts as meeting the target.
