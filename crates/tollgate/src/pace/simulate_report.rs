@@ -7,9 +7,7 @@ use serde::Serialize;
 
 use super::level_set::LevelRow;
 use super::policy::{PolicyName, PolicyRow};
-use super::report_format::{
-    ReportedInterval, interval, milliseconds, or_dash, significant, tenths,
-};
+use super::report_format::{interval, milliseconds, or_dash, significant, tenths};
 use super::verdict::PaceVerdict;
 use crate::format::{count, printable};
 
