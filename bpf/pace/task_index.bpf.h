@@ -28,10 +28,11 @@ static __always_inline u64 *pace_place(u32 place)
 __noinline int pace_add_to_index(u32 entry)
 {
 	struct pace_task *task = pace_task_at(entry);
-	u32 bucket = pace_bucket(task->tgid, task->id), way;
+	u32 bucket, way;
 
 	if (!(config.enabled & PACE))
 		return 0;
+	bucket = pace_bucket(task->tgid, task->id);
 	for (way = 0; way < PACE_WAYS; way++) {
 		if (__sync_val_compare_and_swap(pace_place(bucket + way), 0, entry))
 			continue;
