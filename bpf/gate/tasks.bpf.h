@@ -54,14 +54,15 @@ static __always_inline void task_freed(struct thread_state *thread, struct task_
 
 /*
  * The part of the mask of `before` that a thread keeps in a new session: the lens of the previous
- * session. Sampling continues only if the new session has no lens of its own.
+ * session, and pace, which stays with the session that follows the thread's tasks. Sampling
+ * continues only if the new session has no lens of its own.
  */
 static __always_inline u32 inherited_mask(struct session *session, struct thread_state *before)
 {
 	if (!before)
 		return 0;
-	return before->mask &
-	       (session->mask & LENS ? LENS | LENS_SITES : LENS | LENS_SITES | LENS_SAMPLE);
+	return before->mask & (session->mask & LENS ? PACE | LENS | LENS_SITES
+						    : PACE | LENS | LENS_SITES | LENS_SAMPLE);
 }
 
 /* Applies a session to a thread. `before`: as in struct joining. */

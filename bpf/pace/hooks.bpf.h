@@ -52,7 +52,7 @@ __noinline int pace_end_own(u32 slot)
 
 	if (!(config.enabled & PACE))
 		return 0;
-	search.session = thread->session;
+	search.session = pace_of(slot)->session;
 	search.tgid = thread->tgid;
 	bpf_loop(PACE_TASKS, pace_end_if_own, &search, 0);
 	return 0;
@@ -61,13 +61,25 @@ __noinline int pace_end_own(u32 slot)
 static __always_inline void pace_join(struct joining *at)
 {
 	struct pace_thread *of = pace_of(at->thread->slot);
+	struct thread_state *before = at->before;
+	u32 session = at->session->mask & PACE ? at->session_index : 0;
 
 	if (!(config.enabled & PACE))
 		return;
-	/* Another session takes the thread over. */
+	/* 6.1's verifier must see the comparison with NULL. */
+	barrier_var(before);
+	/* The session that follows the tasks continues to do so. */
+	if (before && has(before, PACE)) {
+		if (session && session != pace_of(before->slot)->session)
+			count_loss(session, LOSS_PACE_OTHER_SESSION);
+		if (before->slot == at->thread->slot)
+			return;
+		session = pace_of(before->slot)->session;
+	}
 	if (unlikely(of->task))
 		pace_leave_task(at->thread->slot, PACE_END_EXIT);
 	__builtin_memset(of, 0, sizeof(*of));
+	of->session = session;
 }
 
 static __always_inline void pace_exec(struct thread_state *thread)
@@ -75,7 +87,7 @@ static __always_inline void pace_exec(struct thread_state *thread)
 	struct pace_thread *of = pace_of(thread->slot);
 
 	of->is_known = 0;
-	if (unlikely(pace_rules_of(thread->session)->has_own_tasks))
+	if (unlikely(pace_rules_of(of->session)->has_own_tasks))
 		pace_end_own(thread->slot);
 	if (unlikely(of->task) && pace_is_exempt(thread->slot))
 		pace_leave_task(thread->slot, PACE_END_EXIT);
@@ -98,8 +110,8 @@ static __always_inline bool pace_begins_any(struct pace_call *call)
 static __always_inline void pace_sys_exit(struct crossing *at)
 {
 	struct thread_state *thread = at->thread;
-	struct pace_rules *rules = pace_rules_of(thread->session);
 	struct pace_thread *of = pace_of(thread->slot);
+	struct pace_rules *rules = pace_rules_of(of->session);
 	u64 call = thread->call, buffer = 0;
 	u32 candidates = 0, fd = PACE_NO_FD;
 	struct pace_call *begins;
@@ -131,7 +143,7 @@ static __always_inline void pace_sys_exit(struct crossing *at)
 /* Whether a sleep in this call is part of the task (`includes_waits`). */
 static __always_inline bool pace_waits_in_task(struct thread_state *thread, struct pace_task *task)
 {
-	struct pace_rules *rules = pace_rules_of(thread->session);
+	struct pace_rules *rules = pace_rules_of(task->session);
 	u64 call = thread->call;
 	u32 begins;
 
@@ -264,11 +276,10 @@ static __always_inline void pace_waking(struct thread_state *thread)
 	}
 	slot = this_cpu()->slot;
 	waker = thread_at(slot);
-	if (!slot || !has(waker, PACE) || waker->in_call < IN_CALL ||
-	    waker->session != thread->session)
+	if (!slot || !has(waker, PACE) || waker->in_call < IN_CALL)
 		return;
 	from = pace_of(slot);
-	if (!from->task || pace_is_exempt(thread->slot))
+	if (from->session != of->session || !from->task || pace_is_exempt(thread->slot))
 		return;
 	task = pace_live(from);
 	if (!task)

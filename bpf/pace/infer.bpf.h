@@ -170,7 +170,7 @@ __noinline int pace_infer(u32 slot, u32 candidates, u32 fd, u64 buffer, u64 byte
 	struct task_struct *current = bpf_get_current_task_btf();
 	struct thread_state *thread = thread_at(slot);
 	struct pace_thread *of = pace_of(slot);
-	struct pace_rules *rules = pace_rules_of(thread->session);
+	struct pace_rules *rules;
 	u64 now, begin;
 	struct pace_key key = {};
 	struct pace_task *task;
@@ -178,6 +178,7 @@ __noinline int pace_infer(u32 slot, u32 candidates, u32 fd, u64 buffer, u64 byte
 
 	if (!(config.enabled & PACE) || pace_is_exempt(slot))
 		return 0;
+	rules = pace_rules_of(of->session);
 	if (fd != PACE_NO_FD)
 		pace_find_key(current, fd, &key);
 	if (buffer && key.descriptor == PACE_INPUT)

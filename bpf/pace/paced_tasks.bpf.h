@@ -12,7 +12,7 @@ static __always_inline bool is_paced(struct thread_state *thread)
 {
 	u32 session = READ_ONCE(pace_control.session);
 
-	return unlikely(session) && thread->session == session;
+	return unlikely(session) && pace_of(thread->slot)->session == session;
 }
 
 /*

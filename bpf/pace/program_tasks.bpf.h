@@ -5,30 +5,13 @@
 
 #include "pace/tasks.bpf.h"
 
-struct pace_search_id {
-	u64 id;
-	u32 tgid;
-	u32 found;
-};
-
-static long pace_compare_id(u32 entry, struct pace_search_id *search)
-{
-	struct pace_task *task = pace_task_at(entry);
-
-	if (task->id != search->id || task->tgid != search->tgid || task->state != PACE_LIVE)
-		return 0;
-	search->found = entry;
-	return 1;
-}
-
 /*
  * The process's unfinished task with this ID. Usually it is the task of the current thread or one
- * around it. Otherwise all tasks are searched.
+ * around it.
  */
 static __always_inline struct pace_task *pace_find(struct thread_state *thread,
 						   struct pace_thread *of, u64 id)
 {
-	struct pace_search_id search = { .id = id, .tgid = thread->tgid };
 	struct pace_task *task = pace_live(of);
 	u32 i;
 
@@ -37,8 +20,8 @@ static __always_inline struct pace_task *pace_find(struct thread_state *thread,
 			return task;
 		task = pace_outer(task);
 	}
-	bpf_loop(PACE_TASKS, pace_compare_id, &search, 0);
-	return search.found ? pace_task_at(search.found) : NULL;
+	i = pace_find_in_index(thread->slot, id);
+	return i ? pace_task_at(i) : NULL;
 }
 
 static __always_inline void pace_begin_by_program(struct thread_state *thread,
@@ -47,7 +30,8 @@ static __always_inline void pace_begin_by_program(struct thread_state *thread,
 	struct pace_task *outer = pace_live(of), *task;
 	u32 outer_entry = of->task, outer_number = of->number;
 
-	if (!id)
+	/* A type of 0 stands for an inferred task. */
+	if (!id || !type)
 		return;
 	/* A task of the program is not nested in an inferred one. */
 	if (outer && !outer->id) {
@@ -61,11 +45,12 @@ static __always_inline void pace_begin_by_program(struct thread_state *thread,
 		return;
 	task->id = id;
 	task->type = type;
-	pace_rules_of(thread->session)->has_own_tasks = 1;
+	pace_rules_of(of->session)->has_own_tasks = 1;
 	if (outer) {
 		task->outer = outer_entry;
 		task->outer_number = outer_number;
 	}
+	pace_add_to_index(task->entry);
 	pace_begin(thread, task, now);
 }
 
@@ -92,8 +77,9 @@ static __always_inline void pace_end_by_program(struct thread_state *thread,
 
 static __always_inline void pace_name_type(struct thread_state *thread, u64 type, u64 address)
 {
+	struct pace_thread *of = pace_of(thread->slot);
 	struct pace_type_record *record =
-		reserve_record(thread->session, sizeof(*record), LOSS_PACE_RECORDS);
+		reserve_record(of->session, sizeof(*record), LOSS_PACE_RECORDS);
 
 	if (!record)
 		return;
@@ -101,7 +87,7 @@ static __always_inline void pace_name_type(struct thread_state *thread, u64 type
 	record->type = RECORD_PACE_TYPE;
 	record->pid = thread->visible_pid;
 	record->type_id = type;
-	__builtin_memcpy(record->program, pace_of(thread->slot)->program, sizeof(record->program));
+	__builtin_memcpy(record->program, of->program, sizeof(record->program));
 	bpf_probe_read_user_str(record->name, sizeof(record->name), (void *)address);
 	bpf_ringbuf_submit(record, 0);
 }
@@ -148,8 +134,8 @@ __noinline int pace_request(u32 slot, u64 operation, u64 a, u64 b, u64 c)
 
 	if (!(config.enabled & PACE) || pace_is_exempt(slot))
 		return 0;
-	if (!pace_may_request(thread->session)) {
-		count_loss(thread->session, LOSS_PACE_DENIED);
+	if (!pace_may_request(of->session)) {
+		count_loss(of->session, LOSS_PACE_DENIED);
 		return 0;
 	}
 	now = bpf_ktime_get_ns();

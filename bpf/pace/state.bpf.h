@@ -13,6 +13,8 @@
 #define PACE_NESTED 4
 
 struct pace_task pace_tasks[PACE_TASKS] SEC(".bss.pace_tasks");
+/* User space maps it, and entries of mapped arrays have eight bytes. */
+u64 pace_index[PACE_INDEX] SEC(".bss.pace_index");
 struct pace_thread pace_threads[THREADS] SEC(".bss.pace_thr");
 struct pace_rules pace_rules[SESSIONS] SEC(".bss.pace_rules");
 struct pace_cpu pace_cpus[CPUS] SEC(".bss.pace_cpus");

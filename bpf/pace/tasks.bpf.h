@@ -4,6 +4,7 @@
 #define TOLLGATE_PACE_TASKS_BPF_H
 
 #include "pace/paced_tasks.bpf.h"
+#include "pace/task_index.bpf.h"
 
 /* Ends a task, which at most one caller does, and reports it. */
 static __always_inline void pace_end(struct pace_task *task, u32 how, u64 now)
@@ -33,6 +34,8 @@ static __always_inline void pace_end(struct pace_task *task, u32 how, u64 now)
 		bpf_ringbuf_submit(record, deferred_wakeup(task->session, sizeof(*record)));
 	}
 	pace_end_pacing(task, now);
+	if (task->index_place)
+		pace_remove_from_index(task);
 	WRITE_ONCE(task->state, PACE_FREE);
 	bpf_map_push_elem(&pace_free_tasks, &entry, BPF_ANY);
 }
@@ -44,7 +47,7 @@ struct pace_search_exempt {
 
 static long pace_compare_exempt(u32 i, struct pace_search_exempt *search)
 {
-	struct pace_rules *rules = pace_rules_of(thread_at(search->slot)->session);
+	struct pace_rules *rules = pace_rules_of(pace_of(search->slot)->session);
 
 	search->found = pace_is_same_program(rules->exempt[i & (PACE_EXEMPT - 1)],
 					     pace_of(search->slot)->program);
@@ -68,7 +71,7 @@ __noinline int pace_find_program(u32 slot)
 	__builtin_memset(of->program, 0, sizeof(of->program));
 	name = BPF_CORE_READ(task, mm, exe_file, f_path.dentry, d_name.name);
 	bpf_probe_read_kernel_str(of->program, sizeof(of->program), name);
-	bpf_loop(pace_rules_of(thread->session)->exempt_programs, pace_compare_exempt, &search, 0);
+	bpf_loop(pace_rules_of(of->session)->exempt_programs, pace_compare_exempt, &search, 0);
 	of->is_exempt = search.found;
 	of->is_known = 1;
 	return 0;
@@ -98,7 +101,7 @@ static __always_inline struct pace_task *pace_new(struct thread_state *thread, u
 	struct pace_task *task;
 
 	if (!entry) {
-		count_loss(thread->session, LOSS_PACE_TASKS_FULL);
+		count_loss(of->session, LOSS_PACE_TASKS_FULL);
 		return NULL;
 	}
 	task = pace_task_at(entry);
@@ -109,7 +112,7 @@ static __always_inline struct pace_task *pace_new(struct thread_state *thread, u
 	task->beginner = thread->slot;
 	task->begin_ns = now;
 	task->tgid = thread->tgid;
-	task->session = thread->session;
+	task->session = of->session;
 	task->visible_pid = thread->visible_pid;
 	__builtin_memcpy(task->program, of->program, sizeof(task->program));
 	task->ready = 1;

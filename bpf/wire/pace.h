@@ -7,6 +7,12 @@
 
 /* The maximum number of unfinished tasks. Entry 0 is not used. */
 #define PACE_TASKS 4096
+/* Tasks that programs begin are found by buckets of their IDs' hashes: twice as many as tasks. */
+#define PACE_BUCKET_BITS 10
+#define PACE_WAYS 8
+#define PACE_INDEX (PACE_WAYS << PACE_BUCKET_BITS)
+/* In struct pace_task: its bucket is full. */
+#define PACE_UNINDEXED 0xffff
 /* The maximum number of rules of a session. A rule is a bit in struct pace_call. */
 #define PACE_RULES 16
 /* The maximum number of schedules. Entry 0 is not used. */
@@ -123,9 +129,11 @@ struct pace_task {
 	__u32 session;
 	/* The thread that began it, as the session's PID namespace numbers it. */
 	__u32 visible_pid;
-	__u16 rule;
+	__u8 rule;
 	/* enum pace_descriptor */
-	__u16 descriptor;
+	__u8 descriptor;
+	/* API: its place in pace_index, plus 1, or PACE_UNINDEXED; 0: the task was inferred. */
+	__u16 index_place;
 	/* Of a socket, the local port; of an input device, the event: type << 16 | code. */
 	__u32 detail;
 	/* API: the task during which its thread began this one; 0: there is none. */
@@ -269,6 +277,9 @@ struct pace_control {
 	__u32 powers;
 	/* The fastest speed of the domains, in kHz. */
 	__u32 fastest_khz;
+	/* The number of unfinished tasks that have no place in pace_index. */
+	__u32 unindexed;
+	__u32 unused;
 };
 
 /* What pace knows of a thread: one entry for each thread slot. */
@@ -281,9 +292,11 @@ struct pace_thread {
 	/* The call in which it was woken last. */
 	__u32 woken_in;
 	/* 1: `program` and `is_exempt` are known. They are found when they are first needed. */
-	__u32 is_known;
+	__u16 is_known;
 	/* 1: its program is exempt, and it works on no task. */
-	__u32 is_exempt;
+	__u16 is_exempt;
+	/* The session that follows its tasks, which need not be the session of the thread. */
+	__u32 session;
 	char program[PACE_PROGRAM_LEN];
 	/* The time of its latest wake-up; 0: a task has begun with it. */
 	__u64 woken_ns;
@@ -335,6 +348,8 @@ struct pace_type_record {
 #define PACE_LOSSES(X)                                                                             \
 	X(PACE_TASKS_FULL, SESSION, "tasks with deadlines not followed (table full)")              \
 	X(PACE_RECORDS, SESSION, "tasks with deadlines not reported (buffer full)")                \
+	X(PACE_OTHER_SESSION, SESSION,                                                             \
+	  "threads whose tasks with deadlines another session follows")                            \
 	X(PACE_DENIED, SESSION, "operations on tasks denied (user not in the rules)")
 
 #endif

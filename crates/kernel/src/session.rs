@@ -358,9 +358,12 @@ impl Gate {
                 _ if session.awaits_begin != 0 => wire::AWAITS_BEGIN,
                 None => session.mask,
                 Some(inner) if inner & wire::LENS != 0 => {
-                    session.mask & (wire::LENS | wire::LENS_SITES)
+                    session.mask & (wire::LENS | wire::LENS_SITES | wire::PACE)
                 }
-                Some(_) => session.mask & (wire::LENS | wire::LENS_SITES | wire::LENS_SAMPLE),
+                Some(_) => {
+                    let lens = wire::LENS | wire::LENS_SITES | wire::LENS_SAMPLE;
+                    session.mask & (lens | wire::PACE)
+                }
             };
             mask = Some(mask.unwrap_or(0) | counted);
         }

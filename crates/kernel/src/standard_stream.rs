@@ -70,7 +70,7 @@ impl Write for StandardStream {
         if !self.is_raw_terminal() {
             return self.write_some(bytes);
         }
-        let lines: Vec<u8> = bytes.iter().flat_map(|byte| with_return(byte)).copied().collect();
+        let lines: Vec<u8> = bytes.iter().flat_map(with_return).copied().collect();
         let mut left = lines.as_slice();
         while !left.is_empty() {
             left = &left[self.write_some(left)?..];

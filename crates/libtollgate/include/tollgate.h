@@ -94,8 +94,9 @@ const char *tollgate_error(void);
  */
 
 /*
- * Returns the type of tasks with this name, for example "frame". Tollgate uses the first 63 bytes.
- * The deadline of a type is in the file of rules that Tollgate uses.
+ * Returns the type of tasks with this name, for example "frame". Tollgate uses the first 63 bytes:
+ * names that do not differ there are one type. The deadline of a type is in the file of rules that
+ * Tollgate uses.
  */
 uint64_t tollgate_pace_type(const char *name);
 

@@ -20,6 +20,10 @@ _MAGIC = 0x544F4C4C50414345
 _BEGIN, _END, _END_AND_BEGIN, _SET_DEADLINE, _NAME_TYPE = 1, 2, 3, 4, 5
 # arch/x86/entry/syscalls/syscall_64.tbl
 _GETPPID = 110
+# bpf/wire/pace.h, PACE_NAME_LEN without the terminating NUL
+_NAME_BYTES = 63
+# The gate has 64 bits for a deadline.
+_MAX_NANOSECONDS = 2**64 - 1
 
 _syscall = ctypes.CDLL(None).syscall
 _syscall.argtypes = [ctypes.c_long] + 5 * [ctypes.c_uint64]
@@ -46,7 +50,10 @@ class TaskType:
     """A type of tasks. Its deadline and target are in the file of rules that Tollgate uses."""
 
     def __init__(self, name):
-        encoded = name.encode()
+        """The name has at least one byte in UTF-8. Tollgate uses the first 63."""
+        encoded = name.encode()[:_NAME_BYTES]
+        if not encoded or 0 in encoded:
+            raise ValueError(f"{name!r} cannot be the name of a type of tasks")
         self.id = _hash(encoded)
         text = ctypes.create_string_buffer(encoded)
         _request(_NAME_TYPE, self.id, ctypes.addressof(text))
@@ -76,7 +83,10 @@ class Task:
 
     def set_deadline(self, seconds):
         """Changes the time from the task's beginning to its deadline."""
-        _request(_SET_DEADLINE, self.id, int(seconds * 1e9))
+        # Written so that it refuses NaN, too.
+        if not 0 <= seconds * 1e9 <= _MAX_NANOSECONDS:
+            raise ValueError(f"{seconds} s cannot be a deadline")
+        _request(_SET_DEADLINE, self.id, min(int(seconds * 1e9), _MAX_NANOSECONDS))
 
     def __enter__(self):
         return self

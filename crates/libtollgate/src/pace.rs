@@ -15,6 +15,8 @@ const END: u64 = 2;
 const END_AND_BEGIN: u64 = 3;
 const SET_DEADLINE: u64 = 4;
 const NAME_TYPE: u64 = 5;
+/// bpf/wire/pace.h, PACE_NAME_LEN without the terminating NUL
+const NAME_BYTES: usize = 63;
 
 /// The ID of the latest task of this process.
 static LATEST: AtomicU64 = AtomicU64::new(0);
@@ -38,9 +40,11 @@ fn new_task() -> Task {
 }
 
 impl TaskType {
-    /// The type with this name. Tollgate uses the first 63 bytes of the name.
+    /// The type with this name. Tollgate uses the first 63 bytes of the name: names that do not
+    /// differ there are one type.
     pub fn new(name: &CStr) -> Self {
-        let id = hash(name.to_bytes());
+        let bytes = name.to_bytes();
+        let id = hash(&bytes[..bytes.len().min(NAME_BYTES)]);
         request(NAME_TYPE, id, name.as_ptr().addr() as u64, 0);
         Self(id)
     }
@@ -114,6 +118,17 @@ mod tests {
     fn hash_is_fnv_1a() {
         assert_eq!(hash(b""), 0xcbf2_9ce4_8422_2325);
         assert_eq!(hash(b"foobar"), 0x8594_4171_f739_67e8);
+    }
+
+    #[test]
+    fn the_rest_of_a_long_name_is_not_used() {
+        let of = |name: &CStr| TaskType::new(name).id();
+        let long = c"1234567890123456789012345678901234567890123456789012345678901234";
+        assert_eq!(
+            of(long),
+            of(CStr::from_bytes_with_nul(&[&long.to_bytes()[..63], b"\0"].concat()).unwrap())
+        );
+        assert_ne!(of(c"a"), of(c"b"));
     }
 
     #[test]

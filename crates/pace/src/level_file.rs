@@ -80,11 +80,12 @@ fn read(mut reader: TableReader<'_, '_>) -> Option<LevelFile> {
         let text = format!("there are {} levels; at most {MAX_LEVELS} are possible", tables.len());
         reader.problem(Problem::new(tables[MAX_LEVELS].span.clone(), text));
     }
-    if tables.is_empty() {
+    let problems = reader.finish(|_| "the tables of this file are [[level]]".into());
+    // Another problem may be a misspelt level.
+    if tables.is_empty() && problems.is_empty() {
         let help = "add the speeds: level = [{ mhz = 300, watts = 2 }, …]";
-        reader.problem(Problem::new(0..0, "the file has no level").help(help));
+        problems.push(Problem::new(0..0, "the file has no level").help(help));
     }
-    reader.finish(|_| "the tables of this file are [[level]]".into());
     let levels = Levels::new(levels.into_iter().map(|(level, _)| level).collect(), idle).ok()?;
     Some(LevelFile { name, source, levels })
 }

@@ -22,8 +22,10 @@ mod levels;
 mod optimum;
 mod policies;
 mod replay;
+mod rule_checks;
 mod rule_file;
 mod schedule;
+mod task_rules;
 
 pub use choice::{candidate_estimators, choose_estimator};
 pub use curve::WorkCurve;
@@ -38,8 +40,9 @@ pub use policies::{
     TypePlanner,
 };
 pub use replay::{Replay, SpeedPolicy, TraceTask, replay};
-pub use rule_file::{
-    ACTUATORS, BEGINNING_CALLS, BeginningResult, DEFAULT_GOAL, DescriptorKind, MAX_EXEMPT,
-    MAX_RULES, MAX_USERS, ProgramType, TaskRule, TaskRules, parse_task_rules,
-};
+pub use rule_file::parse_task_rules;
 pub use schedule::{Goal, Schedule, Step, flat, lambda_rule};
+pub use task_rules::{
+    ACTUATORS, BEGINNING_CALLS, BeginningResult, DEFAULT_GOAL, DescriptorKind, MAX_EXEMPT,
+    MAX_RULES, MAX_TYPE_NAME, MAX_USERS, ProgramType, QuotedName, TaskRule, TaskRules,
+};

@@ -50,6 +50,8 @@ pub struct Replay {
     pub energies: Vec<f64>,
     /// The seconds from the beginning of each task to its end, including the time that it waited.
     pub times: Vec<f64>,
+    /// Whether another task was unfinished at some time of each task.
+    pub overlapped: Vec<bool>,
 }
 
 impl Replay {
@@ -68,7 +70,11 @@ impl Replay {
 
 /// Replays tasks. They must be in the order of their beginnings.
 pub fn replay(levels: &Levels, tasks: &[TraceTask], policy: &mut dyn SpeedPolicy) -> Replay {
-    let mut result = Replay { energies: vec![0.0; tasks.len()], times: vec![0.0; tasks.len()] };
+    let mut result = Replay {
+        energies: vec![0.0; tasks.len()],
+        times: vec![0.0; tasks.len()],
+        overlapped: vec![false; tasks.len()],
+    };
     let mut waiting: VecDeque<usize> = VecDeque::new();
     let (mut now, mut done, mut next) = (0.0_f64, 0.0, 0);
     while next < tasks.len() || !waiting.is_empty() {
@@ -100,6 +106,10 @@ pub fn replay(levels: &Levels, tasks: &[TraceTask], policy: &mut dyn SpeedPolicy
             policy.end(&tasks[current], waiting.len());
         }
         if begins <= now {
+            if let Some(current) = waiting.front() {
+                result.overlapped[*current] = true;
+                result.overlapped[next] = true;
+            }
             waiting.push_back(next);
             policy.begin(&tasks[next], waiting.len());
             next += 1;

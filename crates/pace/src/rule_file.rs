@@ -21,155 +21,15 @@ use std::ops::{Range, RangeInclusive};
 
 use toml_reader::{At, Problem, Problems, TableReader};
 
-/// The results of a call with which a task begins. With an error, no task begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BeginningResult {
-    /// 0.
-    Zero,
-    /// A positive number.
-    Positive,
-    /// A positive number, or 0 after the thread has slept: the time to wait has passed.
-    PositiveOrTimeout,
-}
+use crate::rule_checks;
+use crate::task_rules::{
+    ACTUATORS, BEGINNING_CALLS, DEFAULT_GOAL, DescriptorKind, MAX_EXEMPT, MAX_RULES, MAX_TYPE_NAME,
+    MAX_USERS, ProgramType, QuotedName, TaskRule, TaskRules,
+};
 
-/// The calls whose return can begin a task.
-pub const BEGINNING_CALLS: [(&str, BeginningResult); 22] = [
-    ("accept", BeginningResult::Positive),
-    ("accept4", BeginningResult::Positive),
-    ("clock_nanosleep", BeginningResult::Zero),
-    ("epoll_pwait", BeginningResult::PositiveOrTimeout),
-    ("epoll_pwait2", BeginningResult::PositiveOrTimeout),
-    ("epoll_wait", BeginningResult::PositiveOrTimeout),
-    ("futex", BeginningResult::Zero),
-    ("io_uring_enter", BeginningResult::Positive),
-    ("ioctl", BeginningResult::Zero),
-    ("mq_timedreceive", BeginningResult::Positive),
-    ("msgrcv", BeginningResult::Positive),
-    ("nanosleep", BeginningResult::Zero),
-    ("poll", BeginningResult::PositiveOrTimeout),
-    ("ppoll", BeginningResult::PositiveOrTimeout),
-    ("pselect6", BeginningResult::PositiveOrTimeout),
-    ("read", BeginningResult::Positive),
-    ("readv", BeginningResult::Positive),
-    ("recvfrom", BeginningResult::Positive),
-    ("recvmmsg", BeginningResult::Positive),
-    ("recvmsg", BeginningResult::Positive),
-    ("rt_sigtimedwait", BeginningResult::Positive),
-    ("select", BeginningResult::PositiveOrTimeout),
-];
-
-/// The kinds of descriptors that a rule can name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DescriptorKind {
-    /// A socket.
-    Socket,
-    /// A pipe.
-    Pipe,
-    /// A terminal.
-    Terminal,
-    /// An input device, such as a mouse.
-    Input,
-    /// An epoll instance.
-    Epoll,
-    /// A timer (timerfd).
-    Timer,
-    /// An event counter (eventfd).
-    Event,
-}
-
-impl DescriptorKind {
-    /// All kinds.
-    pub const ALL: [Self; 7] = [
-        Self::Socket,
-        Self::Pipe,
-        Self::Terminal,
-        Self::Input,
-        Self::Epoll,
-        Self::Timer,
-        Self::Event,
-    ];
-
-    /// The name in files and reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Socket => "socket",
-            Self::Pipe => "pipe",
-            Self::Terminal => "terminal",
-            Self::Input => "input",
-            Self::Epoll => "epoll",
-            Self::Timer => "timer",
-            Self::Event => "event",
-        }
-    }
-}
-
-/// The maximum number of rules in a file.
-pub const MAX_RULES: usize = 16;
-/// The actuators that a file can name.
-pub const ACTUATORS: [&str; 4] = ["setspeed", "bounds", "preference", "clamp"];
-
-/// The maximum number of exempt programs in a file.
-pub const MAX_EXEMPT: usize = 16;
-/// The maximum number of users in a file.
-pub const MAX_USERS: usize = 16;
 /// From 1 µs to an hour.
 const DEADLINE_MS: RangeInclusive<f64> = 0.001..=3_600_000.0;
-
-/// A rule.
-#[derive(Debug, Clone, PartialEq)]
-pub struct TaskRule {
-    /// The name of its tasks in reports.
-    pub name: String,
-    /// The file name of the executable; `None`: any program.
-    pub program: Option<String>,
-    /// Entries of [`BEGINNING_CALLS`].
-    pub calls: Vec<(&'static str, BeginningResult)>,
-    /// The kinds of the call's descriptor; empty: any, or none.
-    pub descriptors: Vec<DescriptorKind>,
-    /// The local port of the socket; `None`: any.
-    pub port: Option<u16>,
-    /// In milliseconds.
-    pub deadline_ms: f64,
-    /// The share of the tasks that should meet the deadline.
-    pub target: f64,
-    /// Waits in other calls than those of the rule are part of the task.
-    pub includes_waits: bool,
-}
-
-/// A type of tasks that a program begins and ends itself.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ProgramType {
-    /// The name that the program gives to the type.
-    pub name: String,
-    /// The file name of the executable; `None`: any program.
-    pub program: Option<String>,
-    /// In milliseconds.
-    pub deadline_ms: f64,
-    /// The share of the tasks that should meet the deadline.
-    pub target: f64,
-}
-
-/// The content of a file of rules.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct TaskRules {
-    /// The set of levels: the name of a built-in one, or a file. `None`: that of the machine.
-    pub levels: Option<String>,
-    /// The entry of [`ACTUATORS`] by which speeds are set. `None`: the best one of the machine.
-    pub actuator: Option<String>,
-    /// The file names of the executables that have no tasks.
-    pub exempt: Vec<String>,
-    /// The names or numbers of the users whose programs may begin tasks themselves, besides those
-    /// of root. `None`: the file does not say.
-    pub users: Option<Vec<String>>,
-    /// In the order of the file. The first rule that matches decides.
-    pub rules: Vec<TaskRule>,
-    /// In the order of the file. The first one that matches decides.
-    pub types: Vec<ProgramType>,
-}
-
-/// The deadline, in milliseconds, and the target of a type that no file describes. The deadline is
-/// RightSpeed's for events of the user interface.
-pub const DEFAULT_GOAL: (f64, f64) = (50.0, 0.95);
+const TARGET: RangeInclusive<f64> = 0.01..=1.0;
 
 /// Parses a file of rules, or returns its problems in the order of their positions.
 ///
@@ -179,27 +39,31 @@ pub fn parse_task_rules(text: &str) -> Result<TaskRules, Problems> {
     let document = toml_reader::parse(text)?;
     let mut problems = Problems::new();
     let mut reader = TableReader::new(document.get_ref(), document.span(), &mut problems);
-    let levels = reader.string("levels").map(|at| at.value.to_owned());
+    let levels = reader.string("levels").map(QuotedName::from);
     let actuator = read_actuator(&mut reader);
     let exempt = read_exempt(&mut reader);
     let users = read_users(&mut reader);
     let (tables, types) = (reader.tables("rule"), reader.tables("type"));
-    if tables.is_empty() && types.is_empty() {
-        let help = "add a rule: [[rule]], with name and calls";
-        reader.problem(Problem::new(0..0, "the file has neither rules nor types").help(help));
-    }
     if let Some(table) = tables.get(MAX_RULES) {
         let text = format!("there are {} rules; at most {MAX_RULES} are possible", tables.len());
-        reader.problem(Problem::new(table.span.clone(), text));
+        let help = "a rule may have several calls and kinds of descriptors";
+        reader.problem(Problem::new(table.span.clone(), text).help(help));
     }
     reader.finish(|_| "the tables of this file are [[rule]] and [[type]]".into());
+    // Another problem may be a misspelt rule.
+    if tables.is_empty() && types.is_empty() && problems.is_empty() {
+        let help = "add a rule: [[rule]], with name and calls";
+        problems.push(Problem::new(0..0, "the file has neither rules nor types").help(help));
+    }
     let mut file = TaskRules { levels, actuator, exempt, users, ..TaskRules::default() };
-    let mut names = Vec::new();
+    let (mut names, mut rules) = (Vec::new(), Vec::new());
     for table in &tables {
         let mut entry = TableReader::new(table.value, table.span.clone(), &mut problems);
-        file.rules.extend(read_rule(&mut entry, &mut names));
+        rules.extend(read_rule(&mut entry, &mut names).map(|rule| (rule, table.span.clone())));
         entry.finish(|_| "a rule has no tables".into());
     }
+    rule_checks::find_shadowed(&rules, &mut problems);
+    file.rules = rules.into_iter().map(|(rule, _)| rule).collect();
     for table in &types {
         let mut entry = TableReader::new(table.value, table.span.clone(), &mut problems);
         file.types.extend(read_type(&mut entry, &mut names));
@@ -230,18 +94,24 @@ fn read_exempt(reader: &mut TableReader<'_, '_>) -> Vec<String> {
     if let Some(program) = named.get(MAX_EXEMPT) {
         let text =
             format!("exempt has {} programs; at most {MAX_EXEMPT} are possible", named.len());
-        reader.problem(Problem::new(program.span.clone(), text));
+        let help = "rules with `program` leave out all other programs";
+        reader.problem(Problem::new(program.span.clone(), text).help(help));
     }
     named.into_iter().map(|at| at.value.to_owned()).collect()
 }
 
-fn read_users(reader: &mut TableReader<'_, '_>) -> Option<Vec<String>> {
+fn read_users(reader: &mut TableReader<'_, '_>) -> Option<Vec<QuotedName>> {
     let named = reader.strings("users")?;
     if let Some(user) = named.get(MAX_USERS) {
         let text = format!("there are {} users; at most {MAX_USERS} are possible", named.len());
-        reader.problem(Problem::new(user.span.clone(), text));
+        let help = "leave out `users`, so that all users of `run --pace` and `pace watch` may \
+            begin tasks";
+        reader.problem(Problem::new(user.span.clone(), text).help(help));
     }
-    Some(named.into_iter().map(|at| at.value.to_owned()).collect())
+    for user in &named {
+        rule_checks::check_user(reader, user);
+    }
+    Some(named.into_iter().map(QuotedName::from).collect())
 }
 
 /// The name of a rule or type, and the program whose tasks it is about.
@@ -261,11 +131,14 @@ fn read_name(
 ) -> (Option<String>, Option<String>) {
     let before = entry.problems.len();
     let name = entry.string("name");
+    entry.help_since(before, || help.into());
     if name.is_none() && entry.problems.len() == before {
         let problem = Problem::new(entry.span.clone(), format!("the {what} has no name"));
         entry.problem(problem.help(help));
     }
+    let before = entry.problems.len();
     let program = entry.string("program");
+    entry.help_since(before, || "leave it out for any program".into());
     if let Some(program) = &program {
         check_program(entry, program);
     }
@@ -288,6 +161,10 @@ fn read_name(
 }
 
 fn check_program(entry: &mut TableReader<'_, '_>, program: &At<&str>) {
+    if program.value.is_empty() {
+        let help = "give the file name of the executable";
+        entry.problem(Problem::new(program.span.clone(), "a program is empty").help(help));
+    }
     if program.value.contains('/') {
         let help = "only the file name of the executable is compared";
         let text = "a program must be a file name, without folders";
@@ -297,14 +174,24 @@ fn check_program(entry: &mut TableReader<'_, '_>, program: &At<&str>) {
 
 /// The deadline in milliseconds, and the target.
 fn read_goal(entry: &mut TableReader<'_, '_>) -> (f64, f64) {
+    let before = entry.problems.len();
     let deadline = entry.number("deadline-ms", DEADLINE_MS);
-    let target = entry.number("target", 0.01..=1.0);
+    entry.help_since(before, || "a number of milliseconds, up to an hour: deadline-ms = 20".into());
+    let before = entry.problems.len();
+    let target = entry.number("target", TARGET);
+    entry.help_since(before, || "the share of the tasks, not a percentage: target = 0.95".into());
     (deadline.map_or(DEFAULT_GOAL.0, |at| at.value), target.map_or(DEFAULT_GOAL.1, |at| at.value))
 }
 
 fn read_type(entry: &mut TableReader<'_, '_>, names: &mut Vec<Named>) -> Option<ProgramType> {
     let help = "it is the name by which the program registers the type: name = \"frame\"";
     let (name, program) = read_name(entry, names, "type", help);
+    let named = names.last().filter(|_| name.is_some());
+    if let Some(Named { name, span, .. }) = named.filter(|named| named.name.len() > MAX_TYPE_NAME) {
+        let text = format!("the name has {} bytes", name.len());
+        let help = format!("at most {MAX_TYPE_NAME} bytes of a type's name are compared");
+        entry.problem(Problem::new(span.clone(), text).help(help));
+    }
     let (deadline_ms, target) = read_goal(entry);
     Some(ProgramType { name: name?, program, deadline_ms, target })
 }
@@ -323,7 +210,7 @@ fn read_rule(entry: &mut TableReader<'_, '_>, names: &mut Vec<Named>) -> Option<
     for call in named.into_iter().flatten() {
         let known = || BEGINNING_CALLS.iter().map(|(name, _)| *name);
         match BEGINNING_CALLS.iter().find(|(name, _)| *name == call.value) {
-            Some(found) => calls.push(*found),
+            Some(found) => calls.push((*found, call.span)),
             None => {
                 let text = format!("{:?} is no call that can begin a task", call.value);
                 entry.suggest(Problem::new(call.span, text), call.value, known());
@@ -331,7 +218,14 @@ fn read_rule(entry: &mut TableReader<'_, '_>, names: &mut Vec<Named>) -> Option<
         }
     }
     let mut descriptors = Vec::new();
-    for kind in entry.strings("descriptor").into_iter().flatten() {
+    let kinds = entry.value_span("descriptor").zip(entry.strings("descriptor"));
+    if let Some((span, kinds)) = &kinds
+        && kinds.is_empty()
+    {
+        let help = "leave it out for calls with any descriptor, or without one";
+        entry.problem(Problem::new(span.clone(), "descriptor is empty").help(help));
+    }
+    for kind in kinds.into_iter().flat_map(|(_, kinds)| kinds) {
         let known = || DescriptorKind::ALL.into_iter().map(DescriptorKind::name);
         match DescriptorKind::ALL.into_iter().find(|known| known.name() == kind.value) {
             Some(found) => descriptors.push(found),
@@ -343,11 +237,14 @@ fn read_rule(entry: &mut TableReader<'_, '_>, names: &mut Vec<Named>) -> Option<
     }
     let port = entry.integer("port", 1..=i64::from(u16::MAX));
     let (deadline_ms, target) = read_goal(entry);
+    let before = entry.problems.len();
     let includes_waits = entry.flag("includes-waits").is_some();
+    entry.help_since(before, || "leave it out if a wait ends the task".into());
+    rule_checks::check_descriptors(entry, &calls, &descriptors, port.as_ref());
     Some(TaskRule {
         name: name?,
         program,
-        calls,
+        calls: calls.into_iter().map(|(call, _)| call).collect(),
         descriptors,
         port: port.map(|at| at.value as u16),
         deadline_ms,
@@ -359,6 +256,7 @@ fn read_rule(entry: &mut TableReader<'_, '_>, names: &mut Vec<Named>) -> Option<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::task_rules::BeginningResult;
 
     #[test]
     fn rules_have_defaults() {
@@ -374,7 +272,7 @@ descriptor = [\"terminal\", \"input\"]
 [[rule]]
 name = \"b\"
 program = \"nginx\"
-calls = [\"epoll_wait\", \"poll\"]
+calls = [\"read\", \"recvmsg\"]
 port = 80
 deadline-ms = 20
 target = 0.9
@@ -386,8 +284,10 @@ deadline-ms = 20
         let TaskRules { levels, actuator, exempt, users, rules, types } =
             parse_task_rules(text).unwrap();
         assert_eq!((actuator.as_deref(), exempt), (Some("bounds"), vec!["sshd".to_owned()]));
-        assert_eq!(users.unwrap(), ["media", "1000"]);
-        assert_eq!(levels.as_deref(), Some("rk3399-a72"));
+        let users: Vec<_> = users.unwrap().into_iter().map(|user| user.name).collect();
+        assert_eq!(users, ["media", "1000"]);
+        let levels = levels.unwrap();
+        assert_eq!((levels.name.as_str(), &text[levels.span]), ("rk3399-a72", "\"rk3399-a72\""));
         assert_eq!(types[0].name, "request");
         assert_eq!((types[0].deadline_ms, types[0].target), (20.0, 0.95));
         assert_eq!((rules[0].deadline_ms, rules[0].target), (50.0, 0.95));
@@ -450,7 +350,7 @@ calls = 7
         assert!(parse_task_rules(twice).is_ok());
         let found = parse_task_rules(&format!("{twice}[[type]]\nname = \"a\"\n")).unwrap_err();
         assert_eq!(found[0].message, "\"a\" is the name of two rules or types");
-        let rule = |n| format!("[[rule]]\nname = \"{n}\"\ncalls = \"read\"\n");
+        let rule = |n| format!("[[rule]]\nname = \"{n}\"\ncalls = \"read\"\nport = 1{n}\n");
         let many: String = (0..17).map(rule).collect();
         assert!(parse_task_rules(&many).unwrap_err()[0].message.contains("17 rules"));
     }

@@ -115,7 +115,8 @@ fn tasks_that_wait_run_at_the_fastest_level() {
     let mut all = tasks(&[25e6; 20]);
     all.push(TraceTask { kind: 0, begin: 1.901, cycles: 25e6, deadline: 0.05 });
     let policy = &mut learner(&levels, ScheduleRule::Lambda, 0.95);
-    let times = replay(&levels, &all, policy).times;
+    let Replay { times, overlapped, .. } = replay(&levels, &all, policy);
+    assert_eq!(overlapped, [[false; 19].as_slice(), &[true; 2]].concat());
     // 25 million cycles take 31.25 ms at 800 MHz and 8.33 ms at 3 GHz.
     assert!((times[18] - 0.03125).abs() < 1e-9, "{}", times[18]);
     // 1 ms at 800 MHz, the rest at 3 GHz; then the second task.

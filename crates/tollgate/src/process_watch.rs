@@ -109,7 +109,11 @@ pub fn watch(
     let mut report = runner.finish(ending);
     // A process that has entered a control group and ended soon is not among the attached ones.
     if attached.is_empty() && report.calls_seen() == 0 {
-        report.notes.push("no process matched; Tollgate polled twice a second".into());
+        let compared = match select.comm.is_empty() {
+            true => "",
+            false => ", and compared --comm with /proc/PID/comm",
+        };
+        report.notes.push(format!("no process matched; Tollgate polled twice a second{compared}"));
     }
     Ok(report)
 }

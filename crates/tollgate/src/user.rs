@@ -29,6 +29,12 @@ pub fn find(name: &str) -> Result<User> {
     }
 }
 
+/// The UID of a name.
+pub fn uid(name: &str) -> Option<u32> {
+    let passwd = fs::read_to_string("/etc/passwd").ok()?;
+    identity(name, &passwd, "").map(|identity| identity.uid)
+}
+
 /// The name of a UID.
 pub fn name(uid: u32) -> Option<String> {
     name_of(uid, &fs::read_to_string("/etc/passwd").ok()?)

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::{Range, RangeInclusive};
 
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeArray, DeTable, DeValue};
 
 use crate::problem::{Problem, Problems};
 
@@ -93,6 +93,11 @@ impl<'text, 'problems> TableReader<'text, 'problems> {
         })
     }
 
+    /// The byte range of a value.
+    pub fn value_span(&mut self, key: &'static str) -> Option<Range<usize>> {
+        self.value(key).map(Spanned::span)
+    }
+
     /// Adds a help text to the first problem that was found after there were `problems_before`
     /// problems. Does nothing if there is no such problem.
     pub fn help_since(&mut self, problems_before: usize, help: impl FnOnce() -> String) {
@@ -107,18 +112,37 @@ impl<'text, 'problems> TableReader<'text, 'problems> {
             .map(|at| at.span)
     }
 
-    /// A string or an array of strings.
+    /// A string or an array of strings. Without those entries of the array that are no strings.
     pub fn strings(&mut self, key: &'static str) -> Option<Vec<At<&'text str>>> {
-        // A single string has the byte range of the whole value.
-        let whole = self.value(key)?.span();
-        let strings = self.typed(key, "a string or an array of strings", |value| match value {
-            DeValue::Array(array) => array
-                .iter()
-                .map(|one| Some(At { value: one.get_ref().as_str()?, span: one.span() }))
-                .collect::<Option<Vec<_>>>(),
-            value => Some(vec![At { value: value.as_str()?, span: whole }]),
+        let value = self.typed(key, "a string or an array of strings", |value| {
+            matches!(value, DeValue::String(_) | DeValue::Array(_)).then_some(value)
         })?;
-        Some(strings.value)
+        match value.value {
+            DeValue::Array(array) => Some(self.entries(key, "a string", array, DeValue::as_str)),
+            single => Some(vec![At { value: single.as_str()?, span: value.span }]),
+        }
+    }
+
+    /// The entries of an array; each entry of another type is a problem.
+    fn entries<T>(
+        &mut self,
+        key: &str,
+        wanted: &str,
+        array: &'text DeArray<'text>,
+        read: impl Fn(&'text DeValue<'text>) -> Option<T>,
+    ) -> Vec<At<T>> {
+        let mut entries = Vec::new();
+        for entry in array.iter() {
+            match read(entry.get_ref()) {
+                Some(value) => entries.push(At { value, span: entry.span() }),
+                None => {
+                    let found = kind(entry.get_ref());
+                    let text = format!("each entry of {key} must be {wanted}, not {found}");
+                    self.problems.push(Problem::new(entry.span(), text));
+                }
+            }
+        }
+        entries
     }
 
     /// A table.
@@ -126,15 +150,12 @@ impl<'text, 'problems> TableReader<'text, 'problems> {
         self.typed(key, "a table", DeValue::as_table)
     }
 
-    /// An array of tables; empty without the key.
+    /// An array of tables; empty without the key. Without those entries that are no tables.
     pub fn tables(&mut self, key: &'static str) -> Vec<At<&'text DeTable<'text>>> {
-        let tables = self.typed(key, "an array of tables ([[…]])", |value| {
-            let table = |one: &'text Spanned<DeValue<'text>>| {
-                Some(At { value: one.get_ref().as_table()?, span: one.span() })
-            };
-            value.as_array()?.iter().map(table).collect::<Option<Vec<_>>>()
-        });
-        tables.map_or_else(Vec::new, |at| at.value)
+        let before = self.problems.len();
+        let array = self.typed(key, "an array of tables ([[…]])", DeValue::as_array);
+        self.help_since(before, || format!("write [[{key}]] before each table"));
+        array.map_or_else(Vec::new, |at| self.entries(key, "a table", at.value, DeValue::as_table))
     }
 
     /// Adds a problem.
@@ -154,9 +175,9 @@ impl<'text, 'problems> TableReader<'text, 'problems> {
         self.problems.push(problem);
     }
 
-    /// Adds a problem for each key that was not read. `of_table` gives the help for an unknown
-    /// table.
-    pub fn finish(self, of_table: impl Fn(&str) -> String) {
+    /// Adds a problem for each key that was not read, and returns all problems. `of_table` gives
+    /// the help for an unknown table.
+    pub fn finish(self, of_table: impl Fn(&str) -> String) -> &'problems mut Problems {
         for (key, value) in self.table {
             let name: &str = key.get_ref().as_ref();
             if !self.read_keys.contains(name) {
@@ -166,9 +187,11 @@ impl<'text, 'problems> TableReader<'text, 'problems> {
                     _ => format!("known names: {}", known().collect::<Vec<_>>().join(", ")),
                 };
                 let problem = Problem::new(key.span(), format!("unknown key {name:?}"));
-                self.problems.push(problem.suggest(name, known(), self.problems, || Some(list())));
+                let problem = problem.suggest(name, known(), self.problems, || Some(list()));
+                self.problems.push(problem);
             }
         }
+        self.problems
     }
 }
 

@@ -102,6 +102,11 @@ impl Job {
         job
     }
 
+    /// A `tollgate pace watch` of a process, which writes its report to a file.
+    pub fn watch_process(pid: u32) -> Self {
+        Self::tollgate("pace watch", &format!("--levels rightspeed -p {pid}"))
+    }
+
     /// A `tollgate lens` that writes its report to a file.
     pub fn lens(options: &str) -> Self {
         Self::tollgate("lens", options)

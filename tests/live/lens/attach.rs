@@ -305,7 +305,8 @@ fn comm_without_match() {
     let ran = ran.says("no process matches yet; watching for later ones for 100ms");
     assert_eq!(
         ran.report().complete().notes,
-        ["no process matched; Tollgate polled twice a second"]
+        ["no process matched; Tollgate polled twice a second, and compared --comm with \
+            /proc/PID/comm"]
     );
 }
 

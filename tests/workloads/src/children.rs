@@ -53,7 +53,9 @@ pub fn equal_numbers(mut arguments: Arguments) -> Outcome {
     wait_success(fork(|| {
         status_of((1..=times).try_for_each(|index| match fork_with_number(EQUAL_NUMBER)? {
             0 => {
-                (0..10 * index).for_each(|_| drop(raw::getppid()));
+                for _ in 0..10 * index {
+                    raw::getppid();
+                }
                 // SAFETY: _exit has no preconditions.
                 unsafe { libc::_exit(0) }
             }

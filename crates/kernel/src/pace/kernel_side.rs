@@ -9,6 +9,7 @@ use crate::wire;
 fn shrink_maps(maps: &mut OpenGateMaps) -> Result<()> {
     const SIZING: &str = "shrinking the maps of pace, which are not used";
     maps.bss_pace_tasks.set_value_size(size_of::<wire::pace_task>() as u32).doing(SIZING)?;
+    maps.bss_pace_index.set_value_size(size_of::<u64>() as u32).doing(SIZING)?;
     maps.bss_pace_thr.set_value_size(size_of::<wire::pace_thread>() as u32).doing(SIZING)?;
     maps.bss_pace_rules.set_value_size(size_of::<wire::pace_rules>() as u32).doing(SIZING)?;
     maps.bss_pace_sched.set_value_size(size_of::<wire::pace_schedule>() as u32).doing(SIZING)?;
@@ -28,6 +29,7 @@ impl KernelSide for PaceKernelSide {
             prefixes: &[
                 "pace_",
                 ".bss.pace_tasks",
+                ".bss.pace_index",
                 ".bss.pace_thr",
                 ".bss.pace_rules",
                 ".bss.pace_sched",

@@ -48,6 +48,10 @@ pub struct Tracking {
     control: MappedArray<wire::pace_control>,
     rules: MappedArray<wire::pace_rules>,
     tasks: MappedArray<wire::pace_task>,
+    index: MappedArray<u64>,
+    threads: MappedArray<wire::pace_thread>,
+    /// What the gate itself knows of the threads.
+    states: MappedArray<wire::thread_state>,
     cpus: MappedArray<wire::pace_cpu>,
     domains: MappedArray<wire::pace_domain>,
 }
@@ -63,6 +67,9 @@ impl Tracking {
             control,
             rules: MappedArray::new(gate.maps.get(".bss.pace_rules"), wire::SESSIONS)?,
             tasks: MappedArray::new(gate.maps.get(".bss.pace_tasks"), wire::PACE_TASKS)?,
+            index: MappedArray::new(gate.maps.get(".bss.pace_index"), wire::PACE_INDEX)?,
+            threads: MappedArray::new(gate.maps.get(".bss.pace_thr"), wire::THREADS)?,
+            states: MappedArray::new(gate.maps.get(".bss.threads"), wire::THREADS)?,
             cpus: MappedArray::new(gate.maps.get(".bss.pace_cpus"), wire::CPUS)?,
             domains: MappedArray::new(gate.maps.get(".bss.pace_dom"), wire::CPUS)?,
         })
@@ -119,13 +126,13 @@ impl Tracking {
 
     /// The tasks of a session that programs began, and whose processes have no thread any more:
     /// their entries and numbers.
-    pub fn abandoned(&self, gate: &Gate, session: u32) -> Vec<(u32, u32)> {
+    pub fn abandoned(&self, session: u32) -> Vec<(u32, u32)> {
         let mut tasks = self.live(session);
         tasks.retain(|(_, task)| task.id != 0);
         if tasks.is_empty() {
             return Vec::new();
         }
-        let threads = (1..gate.threads.entries()).map(|slot| gate.threads.read(slot));
+        let threads = (1..self.states.entries()).map(|slot| self.states.read(slot));
         let running: BTreeSet<u32> =
             threads.filter(|thread| thread.task != 0).map(|thread| thread.tgid).collect();
         tasks.retain(|(_, task)| !running.contains(&task.tgid));
@@ -143,6 +150,13 @@ impl Tracking {
             return Ok(());
         }
         self.leave_domain(entry);
+        match u32::from(field!(self.tasks, entry, index_place).read()) {
+            0 => {}
+            wire::PACE_UNINDEXED => {
+                atomic_field!(self.control, 0, unindexed).fetch_sub(1, Ordering::SeqCst);
+            }
+            place => self.index.write(place - 1, 0),
+        }
         state.store(wire::PACE_FREE, Ordering::SeqCst);
         // An update of a queue appends a value, and has no key.
         let free = gate.maps.get("pace_free_tasks");
@@ -180,8 +194,28 @@ impl Tracking {
         }
     }
 
-    /// Drops all tasks and rules of a session.
+    fn hand_over(&self, gate: &Gate, session: u32) {
+        for slot in 1..self.threads.entries() {
+            if field!(self.threads, slot, session).read() != session {
+                continue;
+            }
+            let row = self.states.read(slot).row.into();
+            let follows = |other: &u32| {
+                *other != session && gate.sessions.read(*other).mask & wire::PACE != 0
+            };
+            let next = gate.enclosing_sessions(row).into_iter().find(follows).unwrap_or(0);
+            // Its program may be exempt in one session only.
+            field!(self.threads, slot, is_known).write(0);
+            field!(self.threads, slot, session).write(next);
+        }
+    }
+
+    /// Drops all tasks and rules of a session. The next session of its threads follows their tasks
+    /// from now on, if one is to do so.
     pub fn release(&self, gate: &Gate, session: u32) -> Result<()> {
+        self.hand_over(gate, session);
+        // A thread that was being created meanwhile may have the session of its parent.
+        self.hand_over(gate, session);
         self.set_rules(session, &TrackingRules::default());
         let mut live = self.live(session).into_iter();
         live.try_for_each(|(entry, task)| self.drop_task(gate, entry, task.number))

@@ -34,7 +34,7 @@ impl ExtensionSetup for UnreadTasks {
 
     fn start(self: Box<Self>, context: &mut SessionContext<'_>) -> Result<Box<dyn Extension>> {
         let rules = match self.has_rules {
-            true => rules::tracking_rules(&rules::read(None)?)?,
+            true => rules::read(None)?.tracking_rules,
             false => TrackingRules::default(),
         };
         Tracking::open(context.gate)?.set_rules(context.session.index, &rules);

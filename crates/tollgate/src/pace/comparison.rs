@@ -1,6 +1,10 @@
 //! Compares the policies on recorded tasks, for each set of levels.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
+use std::time::Duration;
 
 use ::pace::{
     DistributionModel, Estimator, LevelFile, SampleSelection, ScheduleRule, TypeKnowledge,
@@ -10,44 +14,54 @@ use indicatif::{ProgressBar, ProgressStyle};
 use stats::bootstrap::quotient_of_sums;
 
 use super::level_set::{self, LevelRow};
-use super::policy::PolicyName;
-use super::report_format::{CONFIDENCE, ReportedInterval};
-use super::simulate_report::{
-    LevelSetReport, PaceVerdict, PolicyRow, SCHEMA, SimulateReport, TypeReport, VerdictKind, Work,
-};
+use super::policy::{PolicyName, PolicyRow};
+use super::report_format::{CONFIDENCE, ReportedInterval, SEED, quantile};
+use super::simulate_report::{LevelSetReport, SCHEMA, SimulateReport, TypeReport, Work};
 use super::trace_file::{Trace, TraceType};
+use super::verdict::PaceVerdict;
 
-/// RightSpeed met its targets within 1.5 percentage points (abstract of the paper). A policy that
-/// does so counts as meeting the target.
-const TARGET_TOLERANCE: f64 = 0.015;
-/// Any seed would do; a fixed one gives the same intervals in each run.
-const SEED: u64 = 1;
 /// An estimator is chosen by at most this many tasks of a type, which takes some seconds.
 const MAX_CHOICE_TASKS: usize = 5000;
-/// Which deadlines each policy would have met on each set of levels, and how much energy it would
-/// have used.
-pub fn compare(sets: &[LevelFile], trace: &Trace) -> SimulateReport {
-    report(&simulated(sets, trace), trace)
-}
+/// How often to check whether the comparison is cancelled.
+const CANCEL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The report of the simulated sets.
 pub fn report(simulated: &[SimulatedSet], trace: &Trace) -> SimulateReport {
     SimulateReport { schema: SCHEMA, sets: simulated.iter().map(|set| set.report(trace)).collect() }
 }
 
-/// All policies on each set of levels. The sets are simulated at the same time.
-pub fn simulated<'sets>(sets: &'sets [LevelFile], trace: &Trace) -> Vec<SimulatedSet<'sets>> {
+/// All policies on each set of levels. The sets are simulated at the same time. Returns `None` as
+/// soon as `is_cancelled` is true. The simulations then continue until the process ends, which is
+/// about to print its report.
+pub fn simulated(
+    sets: Vec<LevelFile>,
+    trace: &Arc<Trace>,
+    is_cancelled: &AtomicBool,
+) -> Option<Vec<SimulatedSet>> {
     let progress = progress_bar(sets.len() * (trace.types.len() + PolicyName::ALL.len()));
-    let simulated = thread::scope(|scope| {
-        let threads: Vec<_> = sets
-            .iter()
-            .map(|set| scope.spawn(|| SimulatedSet::new(set, trace, &progress)))
-            .collect();
-        let joined = threads.into_iter().map(|thread| thread.join().expect("it does not panic"));
-        joined.collect()
-    });
+    let (sender, receiver) = mpsc::channel();
+    let mut simulated: Vec<_> = sets.iter().map(|_| None).collect();
+    for (index, set) in sets.into_iter().enumerate() {
+        let (trace, progress, sender) = (Arc::clone(trace), progress.clone(), sender.clone());
+        thread::spawn(move || {
+            // Nobody receives it if the comparison was cancelled.
+            let _ = sender.send((index, SimulatedSet::new(set, &trace, &progress)));
+        });
+    }
+    drop(sender);
+    while simulated.iter().any(Option::is_none) {
+        match receiver.recv_timeout(CANCEL_INTERVAL) {
+            Ok((index, set)) => simulated[index] = Some(set),
+            Err(RecvTimeoutError::Disconnected) => panic!("a simulation has panicked"),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        if is_cancelled.load(Ordering::Relaxed) {
+            progress.finish_and_clear();
+            return None;
+        }
+    }
     progress.finish_and_clear();
-    simulated
+    simulated.into_iter().collect()
 }
 
 /// A progress bar on stderr, if that is a terminal.
@@ -57,14 +71,16 @@ fn progress_bar(steps: usize) -> ProgressBar {
 }
 
 /// All policies on one set of levels.
-pub struct SimulatedSet<'sets> {
-    pub set: &'sets LevelFile,
+pub struct SimulatedSet {
+    pub set: LevelFile,
     /// What is known of each type after the training.
     pub known: Vec<TypeKnowledge>,
     /// The indices of the judged tasks of each type.
     judged: Vec<Vec<usize>>,
     /// The work of all tasks of each type, as a distribution.
     work: Vec<Option<WorkCurve>>,
+    /// The median time between the beginnings of two tasks of each type, in seconds.
+    periods: Vec<Option<f64>>,
     policies: Vec<JudgedPolicy>,
 }
 
@@ -73,10 +89,11 @@ struct JudgedPolicy {
     name: PolicyName,
     energies: Vec<f64>,
     met: Vec<bool>,
+    overlapped: Vec<bool>,
 }
 
-impl<'sets> SimulatedSet<'sets> {
-    fn new(set: &'sets LevelFile, trace: &Trace, progress: &ProgressBar) -> Self {
+impl SimulatedSet {
+    fn new(set: LevelFile, trace: &Trace, progress: &ProgressBar) -> Self {
         let (train, judged) = trace.tasks.split_at(trace.tasks.len() / 2);
         let estimators = candidate_estimators();
         let mut training = vec![Vec::new(); trace.types.len()];
@@ -96,7 +113,12 @@ impl<'sets> SimulatedSet<'sets> {
             let mut running = name.start(&set.levels, &known);
             let result = replay(&set.levels, judged, running.as_mut());
             progress.inc(1);
-            JudgedPolicy { name, met: result.met(judged), energies: result.energies }
+            JudgedPolicy {
+                name,
+                met: result.met(judged),
+                energies: result.energies,
+                overlapped: result.overlapped,
+            }
         });
         let mut of_types = vec![Vec::new(); trace.types.len()];
         let mut work = vec![Vec::new(); trace.types.len()];
@@ -107,6 +129,7 @@ impl<'sets> SimulatedSet<'sets> {
             known,
             judged: of_types,
             work: work.into_iter().map(WorkCurve::of_samples).collect(),
+            periods: median_periods(trace),
             policies: policies.into(),
         }
     }
@@ -117,7 +140,7 @@ impl<'sets> SimulatedSet<'sets> {
             name: self.set.name.clone(),
             source: self.set.source.clone(),
             idle_watts: levels.idle_watts(),
-            summary: level_set::summary(self.set),
+            summary: level_set::summary(&self.set),
             levels: LevelRow::of(levels),
             types: trace
                 .types
@@ -155,6 +178,7 @@ impl<'sets> SimulatedSet<'sets> {
                 of_fastest: ratio.map(ReportedInterval::from),
                 missed,
                 missed_share: ReportedInterval::of_share(missed, met.len() as u64),
+                overlapped: self.of_kind(kind, &policy.overlapped).filter(|is_so| *is_so).count(),
             }
         });
         let rows: Vec<_> = rows.collect();
@@ -165,43 +189,13 @@ impl<'sets> SimulatedSet<'sets> {
             trained: self.known[kind].samples.len(),
             judged: self.judged[kind].len(),
             work: self.work[kind].as_ref().map(Work::of),
+            median_period_ms: self.periods[kind].map(|period| period * 1e3),
             estimator: name(self.known[kind].estimator),
-            verdict: self.verdict(kind, one.target, &rows),
+            verdict: PaceVerdict::of(one.target, self.known[kind].samples.len(), &rows, |policy| {
+                self.energies(kind, policy)
+            }),
             policies: rows,
         }
-    }
-
-    /// Compares pace with the cheapest other policy that meets the target.
-    fn verdict(&self, kind: usize, target: f64, rows: &[PolicyRow]) -> Option<PaceVerdict> {
-        let allowed = 1.0 - target + TARGET_TOLERANCE;
-        let meets =
-            |row: &&PolicyRow| row.missed_share.is_some_and(|share| share.estimate <= allowed);
-        let pace = rows.iter().find(|row| row.policy == PolicyName::Pace)?;
-        let others = rows.iter().filter(|row| {
-            !matches!(
-                row.policy,
-                PolicyName::Pace | PolicyName::FourSteps | PolicyName::Clairvoyant
-            )
-        });
-        let best =
-            others.filter(meets).min_by(|a, b| a.modelled_energy_j.total_cmp(&b.modelled_energy_j));
-        let Some(best) = best else {
-            return Some(PaceVerdict {
-                kind: VerdictKind::NoneMeets,
-                against: None,
-                of_other: None,
-            });
-        };
-        let (own, other) =
-            (self.energies(kind, PolicyName::Pace), self.energies(kind, best.policy));
-        let ratio = ReportedInterval::from(quotient_of_sums(&own, &other, CONFIDENCE, SEED)?);
-        let verdict = match ratio {
-            _ if !meets(&pace) => VerdictKind::MissesTarget,
-            ReportedInterval { high, .. } if high < 1.0 => VerdictKind::Less,
-            ReportedInterval { low, .. } if low > 1.0 => VerdictKind::More,
-            _ => VerdictKind::NoDifference,
-        };
-        Some(PaceVerdict { kind: verdict, against: Some(best.policy), of_other: Some(ratio) })
     }
 
     /// The schedule of a type's next task under a rule.
@@ -213,6 +207,18 @@ impl<'sets> SimulatedSet<'sets> {
     ) -> Option<::pace::Schedule> {
         self.known[kind].schedule(&self.set.levels, rule, deadline)
     }
+}
+
+/// The median time between the beginnings of two tasks of each type, in seconds.
+fn median_periods(trace: &Trace) -> Vec<Option<f64>> {
+    let mut begins = vec![Vec::new(); trace.types.len()];
+    trace.tasks.iter().for_each(|task| begins[task.kind].push(task.begin));
+    let median = |begins: Vec<f64>| {
+        let mut periods: Vec<_> = begins.windows(2).map(|two| two[1] - two[0]).collect();
+        periods.sort_by(f64::total_cmp);
+        quantile(&periods, 0.5)
+    };
+    begins.into_iter().map(median).collect()
 }
 
 /// "a gamma distribution of all samples"
@@ -233,4 +239,63 @@ fn name(estimator: Estimator) -> String {
         DistributionModel::Kernel => "a kernel density",
     };
     format!("{model} of {samples}")
+}
+
+#[cfg(test)]
+mod tests {
+    use ::pace::TraceTask;
+
+    use super::super::simulate_report::simulation_text;
+    use super::super::verdict::VerdictKind;
+    use super::*;
+
+    /// 40 tasks of the first type, one every `period` seconds, and one of the second type, which
+    /// needs a second of the fastest speed (700 MHz), at the beginning of the second half.
+    fn trace(period: f64) -> Trace {
+        let kind = |name: &str| TraceType { name: name.into(), deadline_ms: 50.0, target: 0.9 };
+        let task = |index: u32| TraceTask {
+            kind: 0,
+            begin: f64::from(index) * period,
+            cycles: 1e6,
+            deadline: 0.05,
+        };
+        let mut tasks: Vec<_> = (0..40).map(task).collect();
+        tasks.insert(21, TraceTask { kind: 1, cycles: 700e6, ..tasks[20] });
+        Trace { types: ["short", "long", "no task"].map(kind).into(), tasks }
+    }
+
+    fn simulate(trace: Trace) -> SimulateReport {
+        let (sets, trace) = (vec![level_set::find("rightspeed").unwrap()], Arc::new(trace));
+        report(&simulated(sets, &trace, &AtomicBool::new(false)).unwrap(), &trace)
+    }
+
+    #[test]
+    fn tasks_that_overlap_are_counted() {
+        let of = |period| {
+            let report = simulate(trace(period));
+            let fastest = report.sets[0].types[0].policies[0].overlapped;
+            (fastest, simulation_text(&report))
+        };
+        // The long task takes a second, in which it delays 10 further ones.
+        let (overlapped, text) = of(0.1);
+        assert!((10..=13).contains(&overlapped), "{overlapped}");
+        assert!(text.contains("While another task was unfinished: "), "{text}");
+        assert!(!text.contains("The tasks begin every"), "{text}");
+        let (overlapped, text) = of(0.01);
+        assert_eq!(overlapped, 20, "{text}");
+        assert!(text.contains("The tasks begin every 10.0 ms (median)"), "{text}");
+    }
+
+    #[test]
+    fn types_without_enough_tasks_have_no_verdict() {
+        let verdicts = simulate(trace(0.1)).sets.remove(0).types.into_iter();
+        let kinds: Vec<_> = verdicts.map(|one| one.verdict.kind).collect();
+        assert_eq!(kinds[1..], [VerdictKind::NotTrained, VerdictKind::NotJudged]);
+    }
+
+    #[test]
+    fn comparison_can_be_cancelled() {
+        let sets = vec![level_set::find("rightspeed").unwrap()];
+        assert!(simulated(sets, &Arc::new(trace(0.1)), &AtomicBool::new(true)).is_none());
+    }
 }

@@ -28,21 +28,31 @@ pub fn built_in() -> Result<Vec<LevelFile>> {
 
 /// The built-in set with this name, or the set of the file at this path.
 pub fn find(name: &str) -> Result<LevelFile> {
-    let source = match BUILT_IN.iter().find(|(built_in, _)| *built_in == name) {
-        Some((name, text)) => SourceFile::new((*name).to_owned(), (*text).to_owned()),
-        None if !name.contains(['/', '.']) && name != "-" && !Path::new(name).exists() => {
-            let names: Vec<_> = BUILT_IN.iter().map(|(name, _)| *name).collect();
-            bail!(
-                "there is no file {name:?}, and no built-in set of levels with this name; the \
-                built-in sets are {}",
-                names.join(", ")
-            );
-        }
-        None => SourceFile::read(Path::new(name), KIND)?,
-    };
+    parse(&source(name, Path::new(""))?)
+}
+
+/// The built-in file with this name, or the file at this path in relation to a folder.
+pub fn source(name: &str, folder: &Path) -> Result<SourceFile> {
+    if let Some((name, text)) = BUILT_IN.iter().find(|(built_in, _)| *built_in == name) {
+        return Ok(SourceFile::new((*name).to_owned(), (*text).to_owned()));
+    }
+    let path = folder.join(name);
+    if !name.contains(['/', '.']) && name != "-" && !path.exists() {
+        let names: Vec<_> = BUILT_IN.iter().map(|(name, _)| *name).collect();
+        bail!(
+            "there is no file {name:?}, and no built-in set of levels with this name; the \
+            built-in sets are {}",
+            names.join(", ")
+        );
+    }
+    SourceFile::read(&path, KIND)
+}
+
+/// The set of a file.
+pub fn parse(source: &SourceFile) -> Result<LevelFile> {
     let parsed = parse_levels(&source.text);
-    let file = parsed.map_err(|problems| file_problems::error(&source, &problems))?;
-    Ok(LevelFile { name: file.name.or(Some(source.name)), ..file })
+    let file = parsed.map_err(|problems| file_problems::error(source, &problems))?;
+    Ok(LevelFile { name: file.name.or_else(|| Some(source.name.clone())), ..file })
 }
 
 /// The sets with these names, as [`find`] finds each.

@@ -141,7 +141,9 @@ impl Extension for PacingInSession {
     }
 
     fn before_detach(&mut self, _live: &[LiveThread]) {
-        self.unfinished = self.tasks.unfinished();
+        let unended = self.tasks.unended();
+        self.unfinished = unended.unfinished;
+        self.abandoned += unended.abandoned;
         self.tasks.measure();
     }
 
@@ -168,7 +170,7 @@ impl Extension for PacingInSession {
     fn reply(&mut self, _context: &mut SessionContext<'_>, request: Request) -> Result<Response> {
         Ok(Response::Value(match request.parse()?.0 {
             PaceRequest::Report => {
-                self.unfinished = self.tasks.unfinished();
+                self.unfinished = self.tasks.unended().unfinished;
                 self.tasks.measure();
                 serde_json::to_value(self.report())?
             }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use ::pace::LevelFile;
 use anyhow::{Context as _, Result, anyhow, bail};
 use kernel::pace::cpufreq;
 use kernel::session::SessionOptions;
@@ -9,8 +10,9 @@ use kernel::wire;
 
 use super::arguments::PacingOptions;
 use super::pacing_session::{PacingInSession, PacingInput};
+use super::rules::ResolvedRules;
 use super::sample_store::SampleStore;
-use super::{level_set, machine_levels, rules};
+use super::{machine_levels, rules};
 use crate::extension::{Extension, ExtensionSetup, SessionContext};
 
 /// Paces the tasks of a session.
@@ -37,8 +39,7 @@ impl PacingSetup {
 
     /// Reads a file of task rules, and the levels of this machine.
     fn read(path: &Path, store: SampleStore) -> Result<Self> {
-        let rules = rules::read(Some(path))?;
-        let tracking_rules = rules::tracking_rules(&rules)?;
+        let ResolvedRules { rules, tracking_rules, levels } = rules::read(Some(path))?;
         let domains =
             cpufreq::domains(Path::new("/")).context("cannot read the frequency domains")?;
         if domains.is_empty() {
@@ -47,8 +48,7 @@ impl PacingSetup {
                 watch` shows what lower speeds would save"
             );
         }
-        if let Some(levels) = &rules.levels {
-            let levels = level_set::find(levels)?.levels;
+        if let Some(LevelFile { levels, .. }) = levels {
             return Ok(Self { input: PacingInput { rules, tracking_rules, levels, store } });
         }
         let mut kinds = machine_levels::find().map_err(|error| {

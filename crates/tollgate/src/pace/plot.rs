@@ -4,16 +4,16 @@ use std::fs;
 use std::path::Path;
 
 use ::pace::{Levels, Schedule, ScheduleRule};
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use super::comparison::SimulatedSet;
-use super::policy::PAPER_TICK;
+use super::picture_names::{PictureNames, title};
+use super::policy::{PAPER_TICK, PolicyRow};
 use super::report_format::ReportedInterval;
-use super::simulate_report::{PolicyRow, SimulateReport, TypeReport};
+use super::simulate_report::{SimulateReport, TypeReport};
 use super::trace_file::Trace;
-use crate::format::printable;
 
 const WIDTH: u32 = 900;
 const PANEL_HEIGHT: u32 = 300;
@@ -33,32 +33,28 @@ pub fn write(
     trace: &Trace,
 ) -> Result<()> {
     let cannot_write = |path: &Path| format!("cannot write {}", path.display());
+    if folder.exists() && !folder.is_dir() {
+        bail!("{} is not a folder", folder.display());
+    }
     fs::create_dir_all(folder).with_context(|| cannot_write(folder))?;
-    for (number, (set, report)) in (1..).zip(sets.iter().zip(&report.sets)) {
+    let mut names = PictureNames::default();
+    for (set, report) in sets.iter().zip(&report.sets) {
+        let set_name = report.name.as_deref().unwrap_or("levels");
         for (kind, of_type) in report.types.iter().enumerate() {
             if of_type.judged == 0 {
                 continue;
             }
-            let title = format!(
-                "{} on {}",
-                printable(&of_type.name),
-                printable(report.name.as_deref().unwrap_or("levels"))
-            );
+            let title = title(&of_type.name, set_name);
             let picture = picture(&title, set, kind, of_type, trace)
                 .map_err(|error| anyhow!("cannot draw {title}: {error}"))?;
-            let path = folder.join(format!("{}-{number}.svg", file_name(&of_type.name)));
-            fs::write(&path, picture).with_context(|| cannot_write(&path))?;
+            let path = folder.join(names.file_name(&of_type.name, set_name));
+            fs::write(&path, picture)
+                // Part of a picture is worse than none.
+                .inspect_err(|_| drop(fs::remove_file(&path)))
+                .with_context(|| cannot_write(&path))?;
         }
     }
     Ok(())
-}
-
-/// The name with only letters, digits and hyphens.
-fn file_name(name: &str) -> String {
-    let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
-    let name: String = name.chars().map(plain).collect();
-    let parts: Vec<_> = name.split('-').filter(|part| !part.is_empty()).collect();
-    if parts.is_empty() { "type".into() } else { parts.join("-") }
 }
 
 fn picture(
@@ -195,7 +191,8 @@ fn bars(
     line: Option<f64>,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let values: Vec<_> = rows.iter().map(value).collect();
-    let most = values.iter().flatten().map(|limits| limits.high * 100.0).fold(1.0, f64::max);
+    let highs = values.iter().flatten().map(|limits| limits.high * 100.0);
+    let most = highs.chain(line).fold(1.0, f64::max);
     let count = rows.len() as u32;
     let mut chart = ChartBuilder::on(panel)
         .caption(title, (FONT, 16))
@@ -240,10 +237,14 @@ fn bars(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+
     use ::pace::TraceTask;
 
     use super::super::comparison::{report, simulated};
     use super::super::level_set;
+    use super::super::policy::PolicyName;
     use super::super::trace_file::TraceType;
     use super::*;
 
@@ -260,8 +261,9 @@ mod tests {
             types: vec![kind("a <b> & c"), kind("no task")],
             tasks: (0..40).map(task).collect(),
         };
+        let trace = Arc::new(trace);
         let sets = ["rightspeed", "rk3399-a72"].map(|name| level_set::find(name).unwrap());
-        let sets = simulated(&sets, &trace);
+        let sets = simulated(sets.into(), &trace, &AtomicBool::new(false)).unwrap();
         let folder = tempfile::tempdir().unwrap();
         write(&folder.path().join("new"), &sets, &report(&sets, &trace), &trace).unwrap();
         let mut files: Vec<_> = fs::read_dir(folder.path().join("new"))
@@ -270,17 +272,44 @@ mod tests {
             .collect();
         files.sort();
         let names: Vec<_> = files.iter().map(|path| path.file_name().unwrap()).collect();
-        assert_eq!(names, ["a-b-c-1.svg", "a-b-c-2.svg"]);
+        assert_eq!(
+            names,
+            [
+                "a-b-c-Arm-Cortex-A72-of-the-Rockchip-RK3399-OP1.svg",
+                "a-b-c-the-example-of-RightSpeed.svg"
+            ]
+        );
         for file in &files {
             let text = fs::read_to_string(file).unwrap();
             assert!(text.contains("a &lt;b&gt; &amp; c on "), "{text}");
             assert!(text.trim_end().ends_with("</svg>") && text.contains("clairvoyant"));
         }
     }
+    #[test]
+    fn axis_reaches_to_the_target() {
+        let row = PolicyRow {
+            policy: PolicyName::Fastest,
+            modelled_energy_j: 1.0,
+            of_fastest: None,
+            missed: 0,
+            missed_share: ReportedInterval::of_share(0, 20),
+            overlapped: 0,
+        };
+        let mut text = String::new();
+        {
+            let panel =
+                SVGBackend::with_string(&mut text, (WIDTH, PANEL_HEIGHT)).into_drawing_area();
+            let rows = [row.clone(), row];
+            bars(&panel, "title", &rows, |row| row.missed_share, Some(99.0)).unwrap();
+        }
+        assert!(text.lines().any(|line| line.trim() == "80"), "{text}");
+    }
 
     #[test]
-    fn file_names_are_plain() {
-        assert_eq!(file_name("chocolate-doom: frame (35 Hz)"), "chocolate-doom-frame-35-Hz");
-        assert_eq!(file_name("../é"), "type");
+    fn file_in_place_of_the_folder_is_named() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let report = SimulateReport { schema: "", sets: Vec::new() };
+        let error = write(file.path(), &[], &report, &Trace::default()).unwrap_err();
+        assert!(error.to_string().ends_with("is not a folder"), "{error}");
     }
 }

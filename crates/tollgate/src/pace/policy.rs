@@ -6,6 +6,8 @@ use ::pace::{
 };
 use serde::Serialize;
 
+use super::report_format::ReportedInterval;
+
 /// The tick of the paper's timer, in seconds. Pace's own schedules are not rounded here.
 pub const PAPER_TICK: f64 = 0.001;
 
@@ -67,4 +69,19 @@ impl PolicyName {
             Self::Clairvoyant => Box::new(Clairvoyant::new(levels)),
         }
     }
+}
+
+/// The energy and the misses of a policy. All energy is modelled from the power of the levels.
+#[derive(Debug, Clone, Serialize)]
+pub struct PolicyRow {
+    pub policy: PolicyName,
+    /// The energy of all judged tasks beyond that of an idle processor.
+    pub modelled_energy_j: f64,
+    /// The energy as a fraction of that of the fastest speed.
+    pub of_fastest: Option<ReportedInterval>,
+    /// The number of judged tasks that missed their deadlines.
+    pub missed: u64,
+    pub missed_share: Option<ReportedInterval>,
+    /// The number of judged tasks that ran or waited while another task was unfinished.
+    pub overlapped: usize,
 }

@@ -9,6 +9,8 @@ use crate::format::count;
 
 /// The confidence of all intervals.
 pub const CONFIDENCE: f64 = 0.95;
+/// Any seed would do; a fixed one gives the same intervals in each run.
+pub const SEED: u64 = 1;
 
 /// A value with its 95 % interval.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -23,6 +25,11 @@ impl ReportedInterval {
     pub fn of_share(part: u64, whole: u64) -> Option<Self> {
         share_interval(part, whole, CONFIDENCE).map(Self::from)
     }
+
+    /// Whether the whole interval, as a percentage with one decimal, is that of 1.
+    pub fn is_about_one(self) -> bool {
+        [self.estimate, self.low, self.high].map(|value| tenths(value * 100.0)) == ["100.0"; 3]
+    }
 }
 
 impl From<Interval> for ReportedInterval {
@@ -34,8 +41,22 @@ impl From<Interval> for ReportedInterval {
 /// "12.3 [11.0, 13.6]", in per cent.
 pub fn interval(limits: ReportedInterval) -> String {
     let [estimate, low, high] =
-        [limits.estimate, limits.low, limits.high].map(|value| format!("{:.1}", value * 100.0));
+        [limits.estimate, limits.low, limits.high].map(|value| tenths(value * 100.0));
     format!("{estimate} [{low}, {high}]")
+}
+
+/// One decimal, without a sign before 0.
+pub fn tenths(value: f64) -> String {
+    // The sum of -0 and 0 is 0.
+    format!("{:.1}", (value * 10.0).round() / 10.0 + 0.0)
+}
+
+/// A deadline: "28.6", or "3,600,000".
+pub fn milliseconds(ms: f64) -> String {
+    match ms {
+        whole if whole >= 1000.0 && whole.fract() == 0.0 => count(whole as u64),
+        ms => ms.to_string(),
+    }
 }
 
 /// Three significant digits.
@@ -54,8 +75,8 @@ pub fn or_dash<T>(value: Option<T>, text: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| "-".to_owned(), text)
 }
 
-/// Appends the numbers of tasks that have not ended, and of those that their programs did not end
-/// before they ended themselves.
+/// Appends the numbers of tasks that have not ended, and of those that their programs have not
+/// ended before they ended themselves.
 pub fn write_unended(out: &mut String, unfinished: usize, abandoned: usize) {
     for (tasks, what) in
         [(unfinished, "unfinished tasks"), (abandoned, "tasks that their programs did not end")]
@@ -83,5 +104,17 @@ mod tests {
         let of = |share| quantile(&values, share);
         assert_eq!([0.0, 0.5, 0.95, 1.0].map(of), [Some(1), Some(50), Some(95), Some(100)]);
         assert_eq!(quantile::<u64>(&[], 0.5), None);
+    }
+
+    #[test]
+    fn long_deadlines_have_separators() {
+        assert_eq!([28.6, 50.0, 3_600_000.0].map(milliseconds), ["28.6", "50", "3,600,000"]);
+    }
+
+    #[test]
+    fn nothing_has_no_sign() {
+        assert_eq!([-0.04, 0.04, -0.06].map(tenths), ["0.0", "0.0", "-0.1"]);
+        let of = |low| ReportedInterval { estimate: 1.0, low, high: 1.0004 };
+        assert!(of(0.9996).is_about_one() && !of(0.999).is_about_one());
     }
 }

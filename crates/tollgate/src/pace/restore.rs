@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use kernel::pace::speed_journal::{self, JOURNAL, SpeedJournal};
 use kernel::process::is_root;
 
@@ -11,6 +11,9 @@ use crate::output::{Output, log_message, print_message};
 
 /// `tollgate pace restore`
 pub fn restore() -> Result<ExitCode> {
+    if !is_root() {
+        bail!("only root can restore speeds; run it with sudo");
+    }
     let mut journal = SpeedJournal::open(Path::new(JOURNAL))?;
     let restored = journal.restore(Path::new("/"))?;
     let left = journal.read()?;

@@ -2,11 +2,13 @@
 
 use std::path::Path;
 
-use ::pace::{DescriptorKind, TaskRule, TaskRules, parse_task_rules};
-use anyhow::{Context as _, Result};
+use ::pace::{DescriptorKind, LevelFile, QuotedName, TaskRule, TaskRules, parse_task_rules};
+use anyhow::Result;
 use kernel::pace::{TrackingRule, TrackingRules};
 use kernel::wire;
+use toml_reader::{Problem, Problems};
 
+use super::level_set;
 use crate::file_problems;
 use crate::source_file::SourceFile;
 use crate::user;
@@ -17,29 +19,65 @@ const KIND: &str = "file of task rules";
 /// The built-in rules.
 const BUILT_IN: &str = include_str!("../../../../examples/tasks.toml");
 
+/// The rules of a file, and what its names stand for.
+pub struct ResolvedRules {
+    pub rules: TaskRules,
+    /// The rules as the gate needs them.
+    pub tracking_rules: TrackingRules,
+    pub levels: Option<LevelFile>,
+}
+
 /// The rules of a file, or the built-in ones without a file.
-pub fn read(path: Option<&Path>) -> Result<TaskRules> {
+pub fn read(path: Option<&Path>) -> Result<ResolvedRules> {
     let source = match path {
         Some(path) => SourceFile::read(path, KIND)?,
         None => SourceFile::new("the built-in rules".into(), BUILT_IN.into()),
     };
-    parse_task_rules(&source.text).map_err(|problems| file_problems::error(&source, &problems))
-}
-
-/// The rules as the gate needs them, with the users that the file names.
-pub fn tracking_rules(rules: &TaskRules) -> Result<TrackingRules> {
-    let uid = |name: &String| match name.parse() {
-        Ok(uid) => Ok(uid),
-        Err(_) => user::find(name).map(|user| user.credentials.uid),
-    };
-    let users = rules.users.as_ref().map(|names| names.iter().map(uid).collect());
-    Ok(TrackingRules {
+    let rules = parse_task_rules(&source.text)
+        .map_err(|problems| file_problems::error(&source, &problems))?;
+    let mut problems = Problems::new();
+    let folder = path.and_then(Path::parent);
+    let levels =
+        rules.levels.as_ref().and_then(|named| levels_source(named, folder, &mut problems));
+    let users = rules.users.as_ref().map(|names| {
+        names.iter().filter_map(|named| uid(named, &mut problems)).collect::<Vec<_>>()
+    });
+    if !problems.is_empty() {
+        problems.sort_by_key(|problem| problem.span.start);
+        return Err(file_problems::error(&source, &problems));
+    }
+    let levels = levels.as_ref().map(level_set::parse).transpose()?;
+    let tracking_rules = TrackingRules {
         rules: rules.rules.iter().map(tracking_rule).collect(),
         exempt: rules.exempt.clone(),
-        users: users
-            .transpose()
-            .context("cannot find the users that the file of task rules names")?,
-    })
+        users,
+    };
+    Ok(ResolvedRules { rules, tracking_rules, levels })
+}
+
+/// The file of levels that a file of rules names, or a built-in one.
+fn levels_source(
+    named: &QuotedName,
+    folder: Option<&Path>,
+    problems: &mut Problems,
+) -> Option<SourceFile> {
+    let found = level_set::source(&named.name, folder.unwrap_or(Path::new("")));
+    let problem = |error| {
+        let help = "give a built-in set, or a file in relation to the folder of this file";
+        Problem::new(named.span.clone(), format!("{error:#}")).help(help).sanitize()
+    };
+    found.map_err(|error| problems.push(problem(error))).ok()
+}
+
+/// The user ID of a user, who may be named by it.
+fn uid(named: &QuotedName, problems: &mut Problems) -> Option<u32> {
+    let uid = named.name.parse().ok().or_else(|| user::uid(&named.name));
+    if uid.is_none() {
+        let text = format!("there is no user {:?} in /etc/passwd", named.name);
+        let help = "name users of other name services by their numeric user IDs";
+        problems.push(Problem::new(named.span.clone(), text).help(help).sanitize());
+    }
+    uid
 }
 
 fn tracking_rule(rule: &TaskRule) -> TrackingRule {
@@ -81,7 +119,7 @@ mod tests {
 
     #[test]
     fn built_in_rules_are_valid() {
-        let rules = read(None).unwrap();
+        let rules = read(None).unwrap().rules;
         let names: Vec<_> = rules.rules.iter().map(|rule| rule.name.as_str()).collect();
         assert_eq!(names, ["input", "events", "timer", "message"]);
     }
@@ -93,15 +131,39 @@ mod tests {
         assert_eq!([MAX_RULES, MAX_EXEMPT, MAX_USERS], room.map(|entries| entries as usize));
     }
 
+    /// The rules of a file that begins with these lines, next to a file of levels.
+    fn read_file(lines: &str) -> Result<ResolvedRules> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tasks.toml");
+        let levels = "level = [{ mhz = 300, watts = 2 }]";
+        std::fs::write(folder.path().join("board.toml"), levels).unwrap();
+        let text = format!("{lines}\n[[type]]\nname = \"frame\"\n");
+        std::fs::write(&path, text).unwrap();
+        read(Some(&path))
+    }
+
     #[test]
     fn users_are_found() {
-        let of = |names: &[&str]| {
-            let users = Some(names.iter().map(|name| (*name).to_owned()).collect());
-            tracking_rules(&TaskRules { users, ..TaskRules::default() })
-        };
-        assert_eq!(of(&["root", "1234"]).unwrap().users.unwrap(), [0, 1234]);
-        assert!(format!("{:#}", of(&["no such"]).unwrap_err()).contains("there is no user"));
-        assert_eq!(tracking_rules(&TaskRules::default()).unwrap().users, None);
+        let of = |line: &str| read_file(line).map(|rules| rules.tracking_rules.users);
+        assert_eq!(of("users = [\"root\", \"1234\"]").unwrap().unwrap(), [0, 1234]);
+        let error = format!("{:#}", of("users = [\"1\", \"no such\"]").unwrap_err());
+        assert!(error.contains("there is no user \"no such\" in /etc/passwd"), "{error}");
+        assert!(error.contains("tasks.toml:1:15") && error.contains("numeric user IDs"), "{error}");
+        assert_eq!(of("").unwrap(), None);
+    }
+
+    #[test]
+    fn levels_are_in_relation_to_the_file() {
+        let of = |name: &str| read_file(&format!("levels = {name:?}")).map(|rules| rules.levels);
+        assert_eq!(of("board.toml").unwrap().unwrap().levels.all().len(), 1);
+        assert_eq!(of("rightspeed").unwrap().unwrap().levels.all().len(), 3);
+        for missing in ["nosuch", "nosuch.toml"] {
+            let error = format!("{:#}", of(missing).unwrap_err());
+            assert!(error.contains("tasks.toml:1:10") && error.contains("help: "), "{error}");
+        }
+        // The problems of the file of levels have their own positions.
+        let error = format!("{:#}", of("tasks.toml").unwrap_err());
+        assert!(error.contains("unknown key \"levels\""), "{error}");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use ::pace::MAX_SAMPLES;
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::durable_file;
@@ -75,11 +75,18 @@ impl SampleStore {
         let mut all = Vec::new();
         for entry in entries {
             let path = entry?.path();
-            if path.extension().is_some_and(|suffix| suffix == SUFFIX) {
-                match read(&path) {
-                    Ok(stored) => all.extend(stored),
-                    Err(error) => log_message(&format!("{error:#}")),
-                }
+            if path.extension().is_none_or(|suffix| suffix != SUFFIX) {
+                continue;
+            }
+            match read(&path) {
+                // `load` and `remove` would not find it.
+                Ok(Some(stored)) if self.path(&stored.name) != path => log_message(&format!(
+                    "{} is not used: its name is not the one of {:?}",
+                    path.display(),
+                    stored.name
+                )),
+                Ok(stored) => all.extend(stored),
+                Err(error) => log_message(&format!("{error:#}")),
             }
         }
         all.sort_by(|a, b| a.name.cmp(&b.name));
@@ -125,7 +132,14 @@ fn read(path: &Path) -> Result<Option<StoredType>> {
     };
     let stored: StoredType = serde_json::from_slice(&text)
         .with_context(|| format!("{} has no samples of a type", path.display()))?;
-    Ok((stored.schema == SCHEMA).then_some(stored))
+    if stored.schema != SCHEMA {
+        bail!(
+            "{} is not used: it has schema {:?}, but this version reads {SCHEMA:?}",
+            path.display(),
+            stored.schema
+        );
+    }
+    Ok(Some(stored))
 }
 
 #[cfg(test)]
@@ -171,6 +185,20 @@ mod tests {
         assert_eq!(store.all().unwrap().len(), 1);
         store.save("t", &[1.0]).unwrap();
         assert_eq!(store.load("t"), [1.0]);
+    }
+
+    #[test]
+    fn misnamed_and_older_files_are_not_listed() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = SampleStore::new(folder.path());
+        store.save("t", &[1.0]).unwrap();
+        fs::copy(store.path("t"), folder.path().join("copy.json")).unwrap();
+        let older = fs::read_to_string(store.path("t")).unwrap().replace("type/1", "type/0");
+        fs::write(store.path("u"), older.replace("\"t\"", "\"u\"")).unwrap();
+        assert_eq!(store.all().unwrap().len(), 1);
+        assert!(store.load("u").is_empty());
+        let error = format!("{:#}", read(&store.path("u")).unwrap_err());
+        assert!(error.contains("has schema \"tollgate.pace.type/0\", but"), "{error}");
     }
 
     #[test]

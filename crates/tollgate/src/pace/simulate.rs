@@ -2,6 +2,8 @@
 //! energy it would have used.
 
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use ::pace::MIN_SAMPLES;
 use anyhow::{Result, bail};
@@ -19,15 +21,17 @@ pub fn simulate(arguments: &SimulateArguments) -> Result<ExitCode> {
         true => level_set::built_in()?,
         false => level_set::find_all(&arguments.levels)?,
     };
-    let trace = read(&arguments.traces)?;
+    let trace = Arc::new(read(&arguments.traces)?);
     if trace.tasks.len() < 2 * MIN_SAMPLES {
         bail!(
-            "there are only {} tasks, but at least {} are needed: half of them train the policies",
-            trace.tasks.len(),
-            2 * MIN_SAMPLES
+            "at least {} tasks are needed, because half of them train the policies, but the trace \
+            has {}",
+            2 * MIN_SAMPLES,
+            trace.tasks.len()
         );
     }
-    let simulated = simulated(&sets, &trace);
+    // An interrupt ends the process.
+    let simulated = simulated(sets, &trace, &AtomicBool::new(false)).expect("nothing cancels it");
     let report = report(&simulated, &trace);
     if let Some(folder) = &arguments.plot {
         plot::write(folder, &simulated, &report, &trace)?;

@@ -6,9 +6,13 @@ use ::pace::WorkCurve;
 use serde::Serialize;
 
 use super::level_set::LevelRow;
-use super::policy::PolicyName;
-use super::report_format::{ReportedInterval, interval, or_dash, significant};
+use super::policy::{PolicyName, PolicyRow};
+use super::report_format::{interval, milliseconds, or_dash, significant, tenths};
+use super::verdict::PaceVerdict;
 use crate::format::{count, printable};
+
+/// A period is called shorter than the deadline from here on, so that rounded deadlines are not.
+const SHORTER: f64 = 0.99;
 
 pub const SCHEMA: &str = "tollgate.pace.simulation/1";
 
@@ -40,9 +44,10 @@ pub struct TypeReport {
     pub judged: usize,
     /// Null without a task.
     pub work: Option<Work>,
+    /// The median time between the beginnings of two tasks. Null with fewer tasks.
+    pub median_period_ms: Option<f64>,
     pub estimator: String,
-    /// Null without a judged task.
-    pub verdict: Option<PaceVerdict>,
+    pub verdict: PaceVerdict,
     pub policies: Vec<PolicyRow>,
 }
 
@@ -60,47 +65,6 @@ impl Work {
         let [median, p95, p99, max] = [0.5, 0.95, 0.99, 1.0].map(|share| curve.quantile(share));
         Self { median, p95, p99, max }
     }
-}
-
-/// The energy and the misses of a policy. All energy is modelled from the power of the levels.
-#[derive(Debug, Serialize)]
-pub struct PolicyRow {
-    pub policy: PolicyName,
-    /// The energy of all judged tasks beyond that of an idle processor.
-    pub modelled_energy_j: f64,
-    /// The energy as a fraction of that of the fastest speed.
-    pub of_fastest: Option<ReportedInterval>,
-    /// The number of judged tasks that missed their deadlines.
-    pub missed: u64,
-    pub missed_share: Option<ReportedInterval>,
-}
-
-/// The result of a comparison of pace with the cheapest other policy that meets the target. This is
-/// neither `four-steps`, which is another way to make the same schedule, nor `clairvoyant`, which
-/// no real policy can be.
-#[derive(Debug, Serialize)]
-pub struct PaceVerdict {
-    #[serde(rename = "verdict")]
-    pub kind: VerdictKind,
-    /// The other policy.
-    pub against: Option<PolicyName>,
-    /// The energy of pace as a fraction of that of the other policy.
-    pub of_other: Option<ReportedInterval>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum VerdictKind {
-    /// Pace needs less energy.
-    Less,
-    /// Pace needs more energy.
-    More,
-    /// The interval of the difference contains 0.
-    NoDifference,
-    /// Pace misses more deadlines than the target allows.
-    MissesTarget,
-    /// No policy meets the target, not even the fastest speed.
-    NoneMeets,
 }
 
 /// The report as text.
@@ -129,7 +93,7 @@ fn type_text(out: &mut String, kind: &TypeReport) {
         out,
         "\n{} (deadline {} ms for {} % of the tasks; {} tasks to train, {} to judge)",
         printable(&kind.name),
-        kind.deadline_ms,
+        milliseconds(kind.deadline_ms),
         percent(kind.target),
         count(kind.trained as u64),
         count(kind.judged as u64)
@@ -143,10 +107,14 @@ fn type_text(out: &mut String, kind: &TypeReport) {
             kind.estimator
         );
     }
-    if kind.judged == 0 {
-        let _ = writeln!(out, "no task to judge: all tasks of this type are in the first half");
-        return;
+    if kind.judged > 0 {
+        policies_text(out, kind);
+        overlaps_text(out, kind);
     }
+    let _ = writeln!(out, "{}", kind.verdict.sentence());
+}
+
+fn policies_text(out: &mut String, kind: &TypeReport) {
     let _ = writeln!(
         out,
         "{:<13} {:>12} {:>26} {:>26}",
@@ -163,36 +131,35 @@ fn type_text(out: &mut String, kind: &TypeReport) {
             or_dash(row.missed_share, interval),
         );
     }
-    if let Some(verdict) = &kind.verdict {
-        let _ = writeln!(out, "{}", verdict.sentence());
-    }
 }
 
-impl PaceVerdict {
-    fn sentence(&self) -> String {
-        let (Some(against), Some(ratio)) = (self.against, self.of_other) else {
-            return "No policy meets the target, not even the fastest speed.".into();
-        };
-        let other = format!("{}, the cheapest other policy that meets the target", against.name());
-        let difference = |sign: f64| {
-            let [a, b, c] = [ratio.estimate, ratio.low, ratio.high]
-                .map(|value| format!("{:.1}", sign * (value - 1.0) * 100.0 + 0.0));
-            if sign < 0.0 { format!("{a} % [{c}, {b}]") } else { format!("{a} % [{b}, {c}]") }
-        };
-        match self.kind {
-            VerdictKind::Less => {
-                format!("Pace needs {} less energy than {other}.", difference(-1.0))
-            }
-            VerdictKind::More => {
-                format!("Pace needs {} more energy than {other}.", difference(1.0))
-            }
-            VerdictKind::MissesTarget => {
-                format!("Pace misses more deadlines than the target allows, unlike {other}.")
-            }
-            VerdictKind::NoDifference | VerdictKind::NoneMeets => {
-                format!("The difference from {other}, is not clear: {}.", difference(1.0))
-            }
-        }
+/// How many of the tasks overlapped others, if any did, and why.
+fn overlaps_text(out: &mut String, kind: &TypeReport) {
+    let overlapped = |policy| {
+        let row = kind.policies.iter().find(|row| row.policy == policy);
+        row.map_or(0, |row| row.overlapped)
+    };
+    let shown = [PolicyName::Fastest, PolicyName::Pace, PolicyName::Clairvoyant];
+    if shown.into_iter().all(|policy| overlapped(policy) == 0) {
+        return;
+    }
+    let [fastest, pace, clairvoyant] = shown.map(|policy| {
+        format!("{} %", tenths(overlapped(policy) as f64 * 1e2 / kind.judged as f64))
+    });
+    let _ = writeln!(
+        out,
+        "While another task was unfinished: {fastest} of the tasks with fastest, {pace} with pace, \
+        {clairvoyant} with clairvoyant."
+    );
+    if let Some(period) =
+        kind.median_period_ms.filter(|period| *period < kind.deadline_ms * SHORTER)
+    {
+        let _ = writeln!(
+            out,
+            "The tasks begin every {} ms (median), which is less than the deadline: a slower task \
+            delays the next ones, and clairvoyant is no bound.",
+            significant(period)
+        );
     }
 }
 

@@ -5,7 +5,8 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
 
 use ::pace::TraceTask;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::format::number_of;
@@ -22,6 +23,7 @@ const MAX_CYCLES: f64 = 1.8e13;
 
 /// A type of tasks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(expecting = "an object with name, deadline_ms and target")]
 pub struct TraceType {
     pub name: String,
     pub deadline_ms: f64,
@@ -36,6 +38,13 @@ pub struct Trace {
     pub tasks: Vec<TraceTask>,
 }
 
+/// What the header of each version has.
+#[derive(Deserialize)]
+#[serde(expecting = "an object with the schema and the types")]
+struct TraceSchema {
+    schema: String,
+}
+
 #[derive(Serialize, Deserialize)]
 struct TraceHeader {
     schema: String,
@@ -43,6 +52,7 @@ struct TraceHeader {
 }
 
 #[derive(Serialize, Deserialize)]
+#[serde(expecting = "an object with type, begin_s and cycles")]
 struct TaskLine {
     #[serde(rename = "type")]
     kind: usize,
@@ -73,18 +83,20 @@ pub fn read(paths: &[impl AsRef<Path>]) -> Result<Trace> {
 }
 
 fn parse(input: impl BufRead, name: &str) -> Result<Trace> {
-    let mut lines = (1..)
+    let mut lines = (1_u32..)
         .zip(input.lines())
         .filter(|(_, line)| line.as_ref().map_or(true, |line| !line.trim().is_empty()));
     let cannot_read = || format!("cannot read {name}");
     let Some((line, first)) = lines.next() else { bail!("{name} is empty") };
     let first = first.with_context(cannot_read)?;
-    let header: TraceHeader = serde_json::from_str(&first).with_context(|| {
-        format!("{name}:{line}: the first line of a trace has the schema and the types")
-    })?;
-    if header.schema != SCHEMA {
-        bail!("{name} has schema {:?}; this version reads {SCHEMA:?}", header.schema);
+    // Some editors mark texts as UTF-8.
+    let first = first.trim_start_matches('\u{feff}');
+    let what = "the first line of a trace has the schema and the types";
+    let TraceSchema { schema } = parse_line(first, name, line, what)?;
+    if schema != SCHEMA {
+        bail!("{name}:{line}: the schema is {schema:?}, but this version reads {SCHEMA:?}");
     }
+    let header: TraceHeader = parse_line(first, name, line, what)?;
     for (index, kind) in header.types.iter().enumerate() {
         check_type(kind).with_context(|| format!("{name}:{line}: type {index}"))?;
         if header.types[..index].iter().any(|other| other.name == kind.name) {
@@ -94,10 +106,9 @@ fn parse(input: impl BufRead, name: &str) -> Result<Trace> {
     let mut trace = Trace { types: header.types, tasks: Vec::new() };
     for (line, text) in lines {
         let text = text.with_context(cannot_read)?;
-        let task = serde_json::from_str(&text)
-            .map_err(anyhow::Error::from)
-            .and_then(|task| task_of(&task, &trace.types))
-            .with_context(|| format!("{name}:{line}: not a task"))?;
+        let task = parse_line(&text, name, line, "not a task")?;
+        let task =
+            task_of(&task, &trace.types).with_context(|| format!("{name}:{line}: not a task"))?;
         trace.tasks.push(task);
     }
     if trace.tasks.is_empty() {
@@ -105,6 +116,22 @@ fn parse(input: impl BufRead, name: &str) -> Result<Trace> {
     }
     trace.tasks.sort_by(|a, b| a.begin.total_cmp(&b.begin));
     Ok(trace)
+}
+
+/// Parses a line of a trace. An error has the position of the problem, and says `what` the line is.
+fn parse_line<T: DeserializeOwned>(text: &str, name: &str, line: u32, what: &str) -> Result<T> {
+    serde_json::from_str(text).map_err(|error| {
+        let position = format!(" at line {} column {}", error.line(), error.column());
+        let message = error.to_string().replace(&position, "");
+        // Readers do not know the types of the program.
+        let message = ["usize", "f64"].iter().fold(message, |message, number| {
+            message.replace(&format!("expected {number}"), "expected a number")
+        });
+        // There is no column if the problem is not at one place.
+        let column = Some(error.column()).filter(|column| *column > 0);
+        let column = column.map_or_else(String::new, |column| format!(":{column}"));
+        anyhow!("{name}:{line}{column}: {what}: {message}")
+    })
 }
 
 fn check_type(kind: &TraceType) -> Result<()> {
@@ -232,6 +259,13 @@ mod tests {
     }
 
     #[test]
+    fn mark_of_utf_8_is_ignored() {
+        let task = "{\"type\":0,\"begin_s\":3,\"cycles\":5}";
+        let text = format!("\u{feff}{HEADER}\r\n{task}\r\n");
+        assert_eq!(parse(text.as_bytes(), "t").unwrap(), parsed(task).unwrap());
+    }
+
+    #[test]
     fn traces_follow_each_other() {
         let mut all = Trace::default();
         all.append(parsed("{\"type\":0,\"begin_s\":3,\"cycles\":5}").unwrap()).unwrap();
@@ -252,7 +286,12 @@ mod tests {
         };
         let good = line(0, "1", "1");
         assert_eq!(text(""), "t has no task");
-        assert!(text(&format!("{good}\nx")).starts_with("t:3: not a task: "));
+        assert_eq!(text(&format!("{good}\nx")), "t:3:1: not a task: expected value");
+        assert_eq!(
+            text(&good.replace('0', "\"a\"")),
+            "t:2:11: not a task: invalid type: string \"a\", expected a number"
+        );
+        assert!(text("[1]").ends_with("expected an object with type, begin_s and cycles"));
         assert!(
             text(&line(2, "1", "1"))
                 .ends_with("there is no type 2; the first line has 2 types, numbered from 0")
@@ -264,7 +303,9 @@ mod tests {
         );
         let other = |header: &str| format!("{:#}", parse(header.as_bytes(), "t").unwrap_err());
         assert_eq!(other(""), "t is empty");
-        assert!(other("{}").contains("t:1: the first line of a trace has the schema"));
+        assert!(other("{}").contains("t:1:2: the first line of a trace has the schema"));
+        assert!(other("{\"schema\":\"x\"}").starts_with("t:1: the schema is \"x\", but this"));
+        assert!(other("[]").contains("expected an object with the schema and the types"));
         assert!(other(&HEADER.replace("trace/1", "trace/9")).contains("this version reads"));
         assert!(other(&HEADER.replace("0.9", "1.5")).contains("type 0: the target is 1.5"));
         assert!(other(&HEADER.replace("50", "0")).contains("the deadline is 0 ms"));

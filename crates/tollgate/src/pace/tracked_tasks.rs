@@ -20,6 +20,14 @@ use crate::extension::SessionContext;
 /// and a session is tended for each batch of records, which may be thousands of times a second.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
+/// The numbers of tasks that have not ended.
+pub struct UnendedTasks {
+    /// Their programs run.
+    pub unfinished: usize,
+    /// Their programs have ended.
+    pub abandoned: usize,
+}
+
 /// The tasks of a session.
 pub struct TrackedTasks {
     /// The number of the session.
@@ -77,9 +85,11 @@ impl TrackedTasks {
         self.tracking.stop_pacing_old(self.session, before);
     }
 
-    /// The number of unfinished tasks.
-    pub fn unfinished(&self) -> usize {
-        self.tracking.live(self.session).len()
+    /// The tasks that have not ended.
+    pub fn unended(&self) -> UnendedTasks {
+        let abandoned = self.tracking.abandoned(self.session).len();
+        let all = self.tracking.live(self.session).len();
+        UnendedTasks { unfinished: all.saturating_sub(abandoned), abandoned }
     }
 
     /// Does what is due twice a second: drops abandoned tasks, and reads the speeds and the energy.
@@ -117,7 +127,7 @@ impl TrackedTasks {
     /// Drops tasks that programs began and did not end before they ended themselves. Returns their
     /// number.
     fn drop_abandoned(&self, gate: &Gate) -> Result<usize> {
-        let abandoned = self.tracking.abandoned(gate, self.session);
+        let abandoned = self.tracking.abandoned(self.session);
         for (entry, number) in &abandoned {
             self.tracking.drop_task(gate, *entry, *number)?;
         }

@@ -64,6 +64,7 @@ impl TypeTable {
         let program = wire::text(&record.program);
         let one = if record.type_id != 0 {
             let known = self.names.get(&(program.clone(), record.type_id));
+            let known = known.filter(|name| !name.is_empty());
             let name = known.cloned().unwrap_or_else(|| format!("type {:#x}", record.type_id));
             self.program_type(&program, &name)
         } else {

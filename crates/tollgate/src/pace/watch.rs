@@ -1,11 +1,14 @@
 //! `tollgate pace watch`: finds the tasks of programs, and compares the policies of speeds.
 
+use std::cell::Cell;
 use std::process::ExitCode;
+use std::rc::Rc;
 
 use ::pace::LevelFile;
 use anyhow::{Result, bail};
 
 use super::arguments::WatchArguments;
+use super::rules::ResolvedRules;
 use super::watch_outcome::WatchOutcome;
 use super::watch_session::PaceWatchSetup;
 use super::{level_set, machine_levels, rules};
@@ -20,15 +23,22 @@ pub fn watch(arguments: &WatchArguments) -> Result<ExitCode> {
     let words = &arguments.command;
     let otherwise = if words.is_empty() { Output::Stdout } else { Output::Stderr };
     let mut output = Output::open(arguments.result.output.as_deref(), otherwise)?;
-    let rules = rules::read(arguments.rules.as_deref())?;
-    let named = match &rules.levels {
-        Some(levels) if arguments.levels.is_empty() => std::slice::from_ref(levels),
-        _ => &arguments.levels,
+    let ResolvedRules { rules, tracking_rules, levels } = rules::read(arguments.rules.as_deref())?;
+    let named = match levels {
+        Some(levels) if arguments.levels.is_empty() => vec![levels],
+        _ => level_set::find_all(&arguments.levels)?,
     };
-    let (sets, summary) = levels(named)?;
+    let (sets, summary) = compared(named)?;
     let trace = arguments.trace.as_ref().map(|path| Output::open(Some(path), Output::Stdout));
-    let outcome = WatchOutcome { sets, summary, trace: trace.transpose()? };
-    let setup: Box<dyn ExtensionSetup> = Box::new(PaceWatchSetup { rules, outcome });
+    let is_trace_lost = Rc::new(Cell::new(false));
+    let outcome = WatchOutcome {
+        sets,
+        summary,
+        trace: trace.transpose()?,
+        is_trace_lost: Rc::clone(&is_trace_lost),
+    };
+    let setup: Box<dyn ExtensionSetup> =
+        Box::new(PaceWatchSetup { rules, tracking_rules, outcome });
     if words.is_empty() {
         let watched = ProcessWatch {
             select: &arguments.select,
@@ -37,9 +47,16 @@ pub fn watch(arguments: &WatchArguments) -> Result<ExitCode> {
         };
         let report = process_watch::watch(&watched, vec![setup])?;
         print(&report, &arguments.result, &mut output)?;
+        // The status of a command is that of the command instead.
+        if is_trace_lost.get() {
+            bail!("the trace is lost");
+        }
         return Ok(ExitCode::SUCCESS);
     }
-    if !arguments.select.is_empty() || arguments.duration.is_some() {
+    if arguments.duration.is_some() {
+        bail!("--for is for running processes; the watch of a command ends with the command");
+    }
+    if !arguments.select.is_empty() {
         bail!("give either a command, or processes to watch (-p, --comm, --cgroup, --unit, --all)");
     }
     let program = match find_program(&words[0]) {
@@ -53,8 +70,7 @@ pub fn watch(arguments: &WatchArguments) -> Result<ExitCode> {
 }
 
 /// The sets of levels to compare on, and a sentence about this machine.
-fn levels(named: &[String]) -> Result<(Vec<LevelFile>, String)> {
-    let named = level_set::find_all(named)?;
+fn compared(named: Vec<LevelFile>) -> Result<(Vec<LevelFile>, String)> {
     match machine_levels::find() {
         Ok(own) => {
             let summaries: Vec<_> = own

@@ -1,14 +1,29 @@
 //! What a watch does with its tasks at the end.
 
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use ::pace::{LevelFile, MIN_SAMPLES};
 use anyhow::Result;
 
-use super::comparison::compare;
+use super::comparison::{report, simulated};
 use super::pacing_report::MeasuredEnergy;
 use super::recorder::Recorded;
-use super::trace_file;
+use super::simulate_report::SimulateReport;
+use super::trace_file::{self, Trace};
 use super::watch_report::{ObservedTasks, WatchReport};
-use crate::output::Output;
+use crate::format::count;
+use crate::output::{Output, log_message};
+
+/// The maximum number of tasks on which the policies are compared: on a set of levels, this takes
+/// up to 20 s of processor time, most of it for the choice of the estimators.
+const MAX_COMPARED: usize = 20_000;
+/// A comparison on this many tasks takes a second or more, and is announced.
+const ANNOUNCED: usize = 1_000;
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// What a watch does with its tasks.
 pub struct WatchOutcome {
@@ -18,6 +33,8 @@ pub struct WatchOutcome {
     pub summary: String,
     /// Where the tasks are written to.
     pub trace: Option<Output>,
+    /// Becomes true if the trace cannot be written.
+    pub is_trace_lost: Rc<Cell<bool>>,
 }
 
 impl WatchOutcome {
@@ -34,6 +51,7 @@ impl WatchOutcome {
             trace_file::write(&trace, &mut text)?;
             if let Err(error) = output.write_bytes(&text) {
                 notes.push(format!("the trace is lost: {error:#}"));
+                self.is_trace_lost.set(true);
             }
         }
         if recorded.not_kept > 0 {
@@ -44,21 +62,73 @@ impl WatchOutcome {
             ));
         }
         notes.extend(recorded.waits_note());
-        let simulation = match trace.tasks.len() {
-            n if n < 2 * MIN_SAMPLES => {
-                notes.push(format!(
-                    "a comparison of policies needs at least {} tasks; there were {n}",
-                    2 * MIN_SAMPLES
-                ));
-                None
-            }
-            _ => Some(compare(&self.sets, &trace)),
-        };
+        let simulation = compare(self.sets, trace, notes)?;
         Ok(WatchReport {
             summary: self.summary,
             observed: ObservedTasks::of(&recorded),
             measured_energy,
             simulation,
         })
+    }
+}
+
+/// Compares the policies on the latest tasks, if there are enough.
+fn compare(
+    sets: Vec<LevelFile>,
+    mut trace: Trace,
+    notes: &mut Vec<String>,
+) -> Result<Option<SimulateReport>> {
+    let tasks = trace.tasks.len();
+    if tasks < 2 * MIN_SAMPLES {
+        notes.push(format!(
+            "a comparison of policies needs at least {} tasks; there were {tasks}",
+            2 * MIN_SAMPLES
+        ));
+        return Ok(None);
+    }
+    notes.extend(keep_latest(&mut trace, MAX_COMPARED));
+    if trace.tasks.len() >= ANNOUNCED {
+        let compared = count(trace.tasks.len() as u64);
+        log_message(&format!("comparing policies on {compared} tasks; Ctrl-C ends the comparison"));
+    }
+    // The interrupt that has ended the watch is over. The next one ends the comparison.
+    kernel::signals::on_interrupt(&INTERRUPTED)?;
+    let trace = Arc::new(trace);
+    let simulated = simulated(sets, &trace, &INTERRUPTED);
+    if simulated.is_none() {
+        notes.push("an interrupt has ended the comparison of policies".into());
+    }
+    Ok(simulated.map(|simulated| report(&simulated, &trace)))
+}
+
+/// Leaves out the tasks before the latest `most` ones. Returns a note if there are any.
+fn keep_latest(trace: &mut Trace, most: usize) -> Option<String> {
+    let all = trace.tasks.len();
+    trace.tasks.drain(..all.saturating_sub(most));
+    (all > most).then(|| {
+        format!(
+            "the policies are compared on the latest {} of {} tasks; `tollgate pace simulate` \
+            compares them on all tasks of a trace",
+            count(most as u64),
+            count(all as u64)
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use ::pace::TraceTask;
+
+    use super::*;
+
+    #[test]
+    fn latest_tasks_are_compared() {
+        let task =
+            |index: u32| TraceTask { kind: 0, begin: f64::from(index), cycles: 1.0, deadline: 1.0 };
+        let mut trace = Trace { types: Vec::new(), tasks: (0..5).map(task).collect() };
+        assert_eq!(keep_latest(&mut trace, 5), None);
+        let note = keep_latest(&mut trace, 3).unwrap();
+        assert!(note.contains("the latest 3 of 5 tasks"), "{note}");
+        assert_eq!(trace.tasks, (2..5).map(task).collect::<Vec<_>>());
     }
 }

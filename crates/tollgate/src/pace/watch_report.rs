@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::pacing_report::MeasuredEnergy;
 use super::recorder::Recorded;
 use super::report_format::{
-    ReportedInterval, interval, or_dash, quantile, significant, write_unended,
+    ReportedInterval, interval, milliseconds, or_dash, quantile, significant, write_unended,
 };
 use super::simulate_report::{SimulateReport, simulation_text};
 use crate::format::{count, number_of, printable};
@@ -138,7 +138,7 @@ impl WatchReport {
                 out,
                 "{:>8} {:>9} {:>9} {:>9} {:>9} {:>9} {:>20}  {}",
                 count(one.tasks as u64),
-                one.deadline_ms,
+                milliseconds(one.deadline_ms),
                 significant(one.took_ms.median),
                 significant(one.took_ms.p95),
                 significant(one.took_ms.max),

@@ -2,11 +2,11 @@
 
 use ::pace::TaskRules;
 use anyhow::Result;
+use kernel::pace::TrackingRules;
 use kernel::session::{LiveThread, SessionOptions};
 use kernel::{ring, wire};
 
 use super::recorder::Recorder;
-use super::rules;
 use super::tracked_tasks::TrackedTasks;
 use super::watch_outcome::WatchOutcome;
 use crate::extension::{Extension, ExtensionSetup, SessionContext};
@@ -15,6 +15,8 @@ use crate::report::Section;
 /// Watches tasks without changing a speed.
 pub struct PaceWatchSetup {
     pub rules: TaskRules,
+    /// The same, as the gate needs them.
+    pub tracking_rules: TrackingRules,
     /// What to do with the tasks at the end.
     pub outcome: WatchOutcome,
 }
@@ -25,7 +27,7 @@ impl ExtensionSetup for PaceWatchSetup {
     }
 
     fn start(self: Box<Self>, context: &mut SessionContext<'_>) -> Result<Box<dyn Extension>> {
-        let tasks = TrackedTasks::start(context, &rules::tracking_rules(&self.rules)?)?;
+        let tasks = TrackedTasks::start(context, &self.tracking_rules)?;
         let recorder = Recorder::new(self.rules);
         Ok(Box::new(WatchInSession { tasks, recorder, unfinished: 0, outcome: Some(self.outcome) }))
     }
@@ -64,7 +66,9 @@ impl Extension for WatchInSession {
     }
 
     fn before_detach(&mut self, _live: &[LiveThread]) {
-        self.unfinished = self.tasks.unfinished();
+        let unended = self.tasks.unended();
+        self.unfinished = unended.unfinished;
+        self.recorder.add_abandoned(unended.abandoned);
         self.tasks.measure();
     }
 

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* Finds the tasks that programs have begun by their IDs. */
+#ifndef TOLLGATE_PACE_TASK_INDEX_BPF_H
+#define TOLLGATE_PACE_TASK_INDEX_BPF_H
+
+#include "pace/state.bpf.h"
+
+/* 2^64 divided by the golden ratio (Knuth, The Art of Computer Programming, volume 3, 6.4). */
+#define GOLDEN_RATIO_64 0x9e3779b97f4a7c15ULL
+
+/* The first place of the bucket in which a process's task with this ID is. */
+static __always_inline u32 pace_bucket(u32 tgid, u64 id)
+{
+	u64 hash = (id ^ (u64)tgid << 32) * GOLDEN_RATIO_64;
+
+	return (hash >> (64 - PACE_BUCKET_BITS)) * PACE_WAYS;
+}
+
+static __always_inline u64 *pace_place(u32 place)
+{
+	return &pace_index[place & (PACE_INDEX - 1)];
+}
+
+/*
+ * A task, which has an ID and is not PACE_LIVE yet, can be found from now on. This and the next one
+ * are global functions, so that the verifier checks each once.
+ */
+__noinline int pace_add_to_index(u32 entry)
+{
+	struct pace_task *task = pace_task_at(entry);
+	u32 bucket, way;
+
+	if (!(config.enabled & PACE))
+		return 0;
+	bucket = pace_bucket(task->tgid, task->id);
+	for (way = 0; way < PACE_WAYS; way++) {
+		if (__sync_val_compare_and_swap(pace_place(bucket + way), 0, entry))
+			continue;
+		task->index_place = bucket + way + 1;
+		return 0;
+	}
+	task->index_place = PACE_UNINDEXED;
+	__sync_fetch_and_add(&pace_control.unindexed, 1);
+	return 0;
+}
+
+static __always_inline void pace_remove_from_index(struct pace_task *task)
+{
+	if (task->index_place == PACE_UNINDEXED)
+		__sync_fetch_and_add(&pace_control.unindexed, -1);
+	else
+		WRITE_ONCE(*pace_place(task->index_place - 1), 0);
+}
+
+static __always_inline bool pace_has_id(struct pace_task *task, u32 tgid, u64 id)
+{
+	return task->id == id && task->tgid == tgid && task->state == PACE_LIVE;
+}
+
+struct pace_search_id {
+	u64 id;
+	u32 tgid;
+	u32 found;
+};
+
+static long pace_compare_id(u32 entry, struct pace_search_id *search)
+{
+	if (!pace_has_id(pace_task_at(entry), search->tgid, search->id))
+		return 0;
+	search->found = entry;
+	return 1;
+}
+
+/* The entry of the unfinished task of this thread's process with this ID; 0: there is none. */
+__noinline int pace_find_in_index(u32 slot, u64 id)
+{
+	struct pace_search_id search = { .id = id, .tgid = thread_at(slot)->tgid };
+	u32 bucket = pace_bucket(search.tgid, id), way, found;
+
+	if (!(config.enabled & PACE))
+		return 0;
+	for (way = 0; way < PACE_WAYS; way++) {
+		found = READ_ONCE(*pace_place(bucket + way));
+		if (found && pace_has_id(pace_task_at(found), search.tgid, id))
+			return found;
+	}
+	if (unlikely(READ_ONCE(pace_control.unindexed)))
+		bpf_loop(PACE_TASKS, pace_compare_id, &search, 0);
+	return search.found;
+}
+
+#endif

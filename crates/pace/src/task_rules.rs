@@ -1,0 +1,170 @@
+//! Rules by which tasks begin, and the deadlines of tasks.
+
+use std::ops::Range;
+
+use toml_reader::At;
+
+/// The results of a call with which a task begins. With an error, no task begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BeginningResult {
+    /// 0.
+    Zero,
+    /// A positive number.
+    Positive,
+    /// A positive number, or 0 after the thread has slept: the time to wait has passed.
+    PositiveOrTimeout,
+}
+
+/// The calls whose return can begin a task.
+pub const BEGINNING_CALLS: [(&str, BeginningResult); 22] = [
+    ("accept", BeginningResult::Positive),
+    ("accept4", BeginningResult::Positive),
+    ("clock_nanosleep", BeginningResult::Zero),
+    ("epoll_pwait", BeginningResult::PositiveOrTimeout),
+    ("epoll_pwait2", BeginningResult::PositiveOrTimeout),
+    ("epoll_wait", BeginningResult::PositiveOrTimeout),
+    ("futex", BeginningResult::Zero),
+    ("io_uring_enter", BeginningResult::Positive),
+    ("ioctl", BeginningResult::Zero),
+    ("mq_timedreceive", BeginningResult::Positive),
+    ("msgrcv", BeginningResult::Positive),
+    ("nanosleep", BeginningResult::Zero),
+    ("poll", BeginningResult::PositiveOrTimeout),
+    ("ppoll", BeginningResult::PositiveOrTimeout),
+    ("pselect6", BeginningResult::PositiveOrTimeout),
+    ("read", BeginningResult::Positive),
+    ("readv", BeginningResult::Positive),
+    ("recvfrom", BeginningResult::Positive),
+    ("recvmmsg", BeginningResult::Positive),
+    ("recvmsg", BeginningResult::Positive),
+    ("rt_sigtimedwait", BeginningResult::Positive),
+    ("select", BeginningResult::PositiveOrTimeout),
+];
+
+/// The kinds of descriptors that a rule can name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DescriptorKind {
+    /// A socket.
+    Socket,
+    /// A pipe.
+    Pipe,
+    /// A terminal.
+    Terminal,
+    /// An input device, such as a mouse.
+    Input,
+    /// An epoll instance.
+    Epoll,
+    /// A timer (timerfd).
+    Timer,
+    /// An event counter (eventfd).
+    Event,
+}
+
+impl DescriptorKind {
+    /// All kinds.
+    pub const ALL: [Self; 7] = [
+        Self::Socket,
+        Self::Pipe,
+        Self::Terminal,
+        Self::Input,
+        Self::Epoll,
+        Self::Timer,
+        Self::Event,
+    ];
+
+    /// The name in files and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Socket => "socket",
+            Self::Pipe => "pipe",
+            Self::Terminal => "terminal",
+            Self::Input => "input",
+            Self::Epoll => "epoll",
+            Self::Timer => "timer",
+            Self::Event => "event",
+        }
+    }
+}
+
+/// The maximum number of rules in a file.
+pub const MAX_RULES: usize = 16;
+/// The actuators that a file can name.
+pub const ACTUATORS: [&str; 4] = ["setspeed", "bounds", "preference", "clamp"];
+
+/// The maximum number of exempt programs in a file.
+pub const MAX_EXEMPT: usize = 16;
+/// The maximum number of users in a file.
+pub const MAX_USERS: usize = 16;
+/// The maximum length of a type's name in bytes: the kernel side reads no more (PACE_NAME_LEN).
+pub const MAX_TYPE_NAME: usize = 63;
+
+/// A rule.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TaskRule {
+    /// The name of its tasks in reports.
+    pub name: String,
+    /// The file name of the executable; `None`: any program.
+    pub program: Option<String>,
+    /// Entries of [`BEGINNING_CALLS`].
+    pub calls: Vec<(&'static str, BeginningResult)>,
+    /// The kinds of the call's descriptor; empty: any, or none.
+    pub descriptors: Vec<DescriptorKind>,
+    /// The local port of the socket; `None`: any.
+    pub port: Option<u16>,
+    /// In milliseconds.
+    pub deadline_ms: f64,
+    /// The share of the tasks that should meet the deadline.
+    pub target: f64,
+    /// Waits in other calls than those of the rule are part of the task.
+    pub includes_waits: bool,
+}
+
+/// A type of tasks that a program begins and ends itself.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ProgramType {
+    /// The name that the program gives to the type.
+    pub name: String,
+    /// The file name of the executable; `None`: any program.
+    pub program: Option<String>,
+    /// In milliseconds.
+    pub deadline_ms: f64,
+    /// The share of the tasks that should meet the deadline.
+    pub target: f64,
+}
+
+/// A name in a file that is resolved outside of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QuotedName {
+    /// The name.
+    pub name: String,
+    /// Its byte range in the file.
+    pub span: Range<usize>,
+}
+
+impl From<At<&str>> for QuotedName {
+    fn from(at: At<&str>) -> Self {
+        Self { name: at.value.to_owned(), span: at.span }
+    }
+}
+
+/// The content of a file of rules.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct TaskRules {
+    /// The set of levels: the name of a built-in one, or a file. `None`: that of the machine.
+    pub levels: Option<QuotedName>,
+    /// The entry of [`ACTUATORS`] by which speeds are set. `None`: the best one of the machine.
+    pub actuator: Option<String>,
+    /// The file names of the executables that have no tasks.
+    pub exempt: Vec<String>,
+    /// The names or numbers of the users whose programs may begin tasks themselves, besides those
+    /// of root. `None`: the file does not say.
+    pub users: Option<Vec<QuotedName>>,
+    /// In the order of the file. The first rule that matches decides.
+    pub rules: Vec<TaskRule>,
+    /// In the order of the file. The first one that matches decides.
+    pub types: Vec<ProgramType>,
+}
+
+/// The deadline, in milliseconds, and the target of a type that no file describes. The deadline is
+/// RightSpeed's for events of the user interface.
+pub const DEFAULT_GOAL: (f64, f64) = (50.0, 0.95);
