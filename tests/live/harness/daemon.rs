@@ -1,6 +1,5 @@
 //! A daemon that guards one cgroup, and a program in it that obeys commands.
 
-use std::fs::OpenOptions;
 use std::io::{Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
@@ -141,17 +140,11 @@ impl CommandServer {
         let mut job = Job::of(vec![program.into(), "command-server".into()]);
         job.command.arg("--threads").arg(threads.to_string());
         job.command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let procs =
-            OpenOptions::new().write(true).open(cgroup.0.join("cgroup.procs")).expect("our cgroup");
         // The daemon never holds processes of its own session, which is also that of the tests.
-        let mut running = job
-            .in_own_session()
-            .before_exec(move || {
-                // SAFETY: two valid bytes; "0" stands for the writing process.
-                let written = unsafe { libc::write(procs.as_raw_fd(), c"0".as_ptr().cast(), 1) };
-                if written == 1 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
-            })
-            .start();
+        let mut running = job.in_own_session().start();
+        // It enters when it has executed the program. Before that, the daemon would see the tests'
+        // program, of which it is a fork.
+        cgroup.add(running.pid());
         let replies = running.stdout();
         // SAFETY: our own descriptor.
         unsafe { libc::fcntl(replies.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };

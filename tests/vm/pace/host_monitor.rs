@@ -20,7 +20,7 @@ impl HostMonitor {
     pub fn open() -> Self {
         let mut options = OpenOptions::new();
         options.read(true).write(true).custom_flags(libc::O_NOCTTY);
-        let serial = options.open("/dev/ttyS2").expect("the third serial port");
+        let mut serial = options.open("/dev/ttyS2").expect("the third serial port");
         let mut modes = MaybeUninit::<libc::termios>::uninit();
         // SAFETY: tcgetattr fills the modes of an open terminal, and the others change them.
         let failed = unsafe {
@@ -30,6 +30,9 @@ impl HostMonitor {
             }
         };
         assert!(!failed, "{}", std::io::Error::last_os_error());
+        // Until now, the terminal has echoed what the monitor said, which the monitor took for the
+        // beginning of a command.
+        writeln!(serial).expect("an empty command");
         Self { serial }
     }
 

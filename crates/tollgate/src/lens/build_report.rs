@@ -9,7 +9,7 @@ use kernel::wire;
 use stats::histogram;
 use stats::interval::normal_mean_interval;
 
-use super::options::Order;
+use super::order::Order;
 use super::report::{BlockedIn, Call, LensReport, RowReport, WallInterval};
 use crate::call_name::call_name;
 
@@ -17,7 +17,7 @@ use crate::call_name::call_name;
 const CONFIDENCE: f64 = 0.95;
 
 /// What the rows of a report are.
-pub struct Rows<'a> {
+pub struct ReportRows<'a> {
     /// One of `wire::per`.
     pub per: u32,
     /// The order of rows, and of the calls of each.
@@ -32,7 +32,7 @@ pub struct Rows<'a> {
 /// The lens' section of a report, from the call statistics of rows, without single calls.
 pub fn lens_report(
     stats: &BTreeMap<RowName, RowStats>,
-    rows: &Rows<'_>,
+    rows: &ReportRows<'_>,
     symbols: &KernelSymbols,
 ) -> LensReport {
     let mut total = RowStats::default();
@@ -43,7 +43,7 @@ pub fn lens_report(
     LensReport { calls: calls(&total, rows.order, symbols), groups, ..LensReport::default() }
 }
 
-impl Rows<'_> {
+impl ReportRows<'_> {
     /// The rows of the report in their order.
     fn reports(
         &self,

@@ -6,6 +6,7 @@ mod build_report;
 mod call_table;
 mod diff;
 mod options;
+mod order;
 mod report;
 mod report_text;
 mod session;

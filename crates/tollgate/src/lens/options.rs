@@ -6,7 +6,7 @@ use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
 use kernel::wire;
 
-use super::report::Call;
+use super::order::Order;
 use super::session::LensSetup;
 use crate::options::duration;
 
@@ -47,30 +47,6 @@ enum Per {
     Process,
     Thread,
     Command,
-}
-
-/// The order of calls and tables in a report.
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
-pub enum Order {
-    #[default]
-    Wall,
-    Cpu,
-    Blocked,
-    Count,
-    Errors,
-}
-
-impl Order {
-    /// What the order compares; the largest comes first.
-    pub fn key(self, call: &Call) -> u64 {
-        match self {
-            Self::Wall => call.wall_ns,
-            Self::Cpu => call.cpu_ns,
-            Self::Blocked => call.blocked_ns,
-            Self::Count => call.count,
-            Self::Errors => call.errors.values().sum(),
-        }
-    }
 }
 
 impl LensOptions {

@@ -13,8 +13,8 @@ use kernel::session::{LiveThread, SessionOptions};
 use kernel::symbols::KernelSymbols;
 use kernel::wire;
 
-use super::build_report::{Rows, lens_report};
-use super::options::Order;
+use super::build_report::{ReportRows, lens_report};
+use super::order::Order;
 use super::report::{InProgress, LensReport};
 use super::slow_calls::SlowCalls;
 use crate::call_name::call_name;
@@ -155,7 +155,7 @@ impl Extension for LensInSession {
                 slow.len()
             ));
         }
-        let rows = Rows {
+        let rows = ReportRows {
             per: self.per,
             order: self.order,
             counted: self.counted.clone(),

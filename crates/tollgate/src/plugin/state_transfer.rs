@@ -121,10 +121,10 @@ mod tests {
         assert_eq!(
             transfer.not_kept,
             [
-                "map `hits`: it was map<unsigned int, unsigned long>[4] before",
+                "map `hits`: it was map<u32, u64>[4] before",
                 "map `lost`: the new version has no map of this name",
                 "`gone`: the new version has no variable of this name",
-                "`wider`: its type was unsigned int before",
+                "`wider`: its type was u32 before",
                 "`point`: its type was struct s before",
             ]
         );

@@ -39,7 +39,7 @@ fn plugin_on_removed_device_is_reported() {
     for hook in ["xdp", "ingress"] {
         let text = format!("u64 seen; on {hook}(\"gate0\") {{ seen++; }} on call {{ return 4; }}");
         let file = at_work.file(hook, &text);
-        let load = || at_work.request(&format!("load {}", file.display()));
+        let load = || at_work.request(&format!("load --machine-wide {}", file.display()));
         load().exits_with(125).says("cannot find the network device gate0: No such device");
         let taken_away = device("gate0");
         load().success();
