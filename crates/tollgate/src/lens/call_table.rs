@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(titles(name, Some(80)), "call count errors wall on CPU blocked max");
         let most = "call count errors wall on CPU blocked waiting p50 p99 max";
         assert_eq!(titles("read", Some(80)), most);
-        assert_eq!(titles("read", Some(30)), "call count wall");
+        assert_eq!(titles("read", Some(30)), "call count wall blocked");
         assert_eq!(titles("read", Some(20)), "call count");
     }
 }
