@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Commands are told apart by the name of their program's file. The kernel keeps only 15 bytes of it
+ * A command is identified by the name of its program's file. The kernel keeps only 15 bytes of it
  * in comm. If comm is full, the rest is read from the path of execve, or from the executable.
  */
 #ifndef TOLLGATE_GATE_COMMAND_BPF_H

@@ -176,11 +176,14 @@ static __always_inline void leave_row(struct thread_state *thread)
 static __always_inline void rename_row(struct thread_state *thread, struct task_struct *task)
 {
 	struct session *session = session_at(thread->session);
-	struct row *row = row_at(thread->row);
+	struct row *row;
 
-	if (!session || !row || thread->row == session->base_row)
+	if (!session || thread->row == session->base_row)
 		return;
-	if (session->per == PER_THREAD || (session->per == PER_PROCESS && task->pid == task->tgid))
+	if (session->per != PER_THREAD && (session->per != PER_PROCESS || task->pid != task->tgid))
+		return;
+	row = row_at(thread->row);
+	if (row)
 		bpf_probe_read_kernel(row->comm, COMM_LEN, &task->comm);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Signals by others than the guard: who has stopped a process, and whether it was requested to end.
+ * Signals that the guard has not sent: whether one has stopped a process or requested it to end.
  * The marks are on all threads of the process, because any of them may be its last one, or become
  * its first one by an execve.
  */

@@ -12,8 +12,7 @@
 #include "gate/events.bpf.h"
 #include "lens/state.bpf.h"
 
-/* include/linux/sched.h: stopped by a signal. */
-#define TASK_STOPPED 4
+/* include/uapi/asm-generic/errno.h */
 #define ENOSYS 38
 
 /*
@@ -27,7 +26,7 @@ static __always_inline bool lens_begins_to_wait(struct switching *at)
 	struct lens_cold *cold;
 	struct pt_regs *regs;
 
-	if (!at->state || (at->state & TASK_STOPPED) || thread->until_exec ||
+	if (!at->state || (at->state & STATE_STOPPED) || thread->until_exec ||
 	    thread->generation != config.generation)
 		return false;
 	regs = (void *)bpf_task_pt_regs(at->task);

@@ -234,7 +234,7 @@ struct row {
 	/* As seen in the session's PID namespace. */
 	__u32 pid;
 	__u32 tgid;
-	/* When the process or thread of the row was created, which tells equal numbers apart. */
+	/* When the process or thread was created. It distinguishes those with equal numbers. */
 	__u64 started_ns;
 	/* When its last thread ended; 0: it has threads. */
 	__u64 ended_ns;
@@ -274,7 +274,7 @@ struct pending_child {
 /* A process that is to be attached. */
 struct attach_request {
 	__u32 session;
-	/* It is the session's owner, who is not attached. The session only gets its numbers. */
+	/* The process is the session's owner. It is not attached; the session gets its numbers. */
 	__u32 is_owner;
 	/*
 	 * User space finds the identity, because the kernel side can only find that of the current

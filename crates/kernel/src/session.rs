@@ -211,12 +211,17 @@ impl Gate {
     /// Begins to count in a session with [`SessionOptions::awaits_begin`]. Tasks that count in
     /// another session must be attached again.
     pub fn begin(&self, session: &Session) {
-        atomic_field!(self.sessions, session.index, awaits_begin).store(0, Ordering::SeqCst);
+        let awaits_begin = atomic_field!(self.sessions, session.index, awaits_begin);
+        if awaits_begin.swap(0, Ordering::SeqCst) == 0 {
+            return;
+        }
+        self.apply_begun(session.index);
+        cpus::wait_for_all();
+        // A thread that was being created meanwhile may still await the beginning.
         self.apply_begun(session.index);
     }
 
-    /// Gives the threads that were attached before the session has begun their masks. It is to be
-    /// called again after [`cpus::wait_for_all`], for a thread that was being created meanwhile.
+    /// Gives the threads that were attached before the session has begun their masks.
     fn apply_begun(&self, session: u32) {
         for slot in 1..self.threads.entries() {
             let thread = self.threads.read(slot);

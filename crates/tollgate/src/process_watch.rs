@@ -60,13 +60,13 @@ pub fn watch(
             &mut attached,
         )?);
     }
+    let end = watched.duration.map(|duration| Instant::now() + duration);
     runner.begin()?;
     if runner.is_shared() {
         // Tasks that count in other sessions could not be attached before.
         let pids: Vec<_> = attached.iter().copied().collect();
         missed = missed.max(runner.attach(&pids)?);
     }
-    let end = watched.duration.map(|duration| Instant::now() + duration);
     if !select.all && !select.is_dynamic() && !runner.has_threads() {
         let is_full =
             runner.losses()?.contains_key(LOSS_REASONS[wire::LOSS_THREADS_FULL as usize].text);

@@ -41,16 +41,18 @@ pub fn name(uid: u32) -> Option<String> {
 }
 
 fn name_of(uid: u32, passwd: &str) -> Option<String> {
-    let mut lines = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
-    let found =
-        lines.find(|fields| fields.get(2).and_then(|field| field.parse().ok()) == Some(uid))?;
-    Some(found[0].to_owned())
+    Some(entry_of(uid, passwd)?[0].to_owned())
+}
+
+/// The fields of a user's entry in /etc/passwd.
+fn entry_of(uid: u32, passwd: &str) -> Option<Vec<&str>> {
+    let mut entries = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    entries.find(|fields| fields.get(2).and_then(|id| id.parse().ok()) == Some(uid))
 }
 
 /// The variables that sudo(8) and systemd set, if the user has an entry.
 fn environment(uid: u32, passwd: &str) -> Vec<(&'static str, String)> {
-    let mut lines = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
-    let entry = lines.find(|fields| fields.get(2).and_then(|id| id.parse().ok()) == Some(uid));
+    let entry = entry_of(uid, passwd);
     let Some([name, _, _, _, _, home, ..]) = entry.as_deref() else { return Vec::new() };
     vec![("HOME", (*home).into()), ("USER", (*name).into()), ("LOGNAME", (*name).into())]
 }

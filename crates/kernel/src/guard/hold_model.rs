@@ -30,7 +30,7 @@ enum Change {
     NoSweep,
     /// A release clears the flags of all threads, also of holds that have begun since.
     ClearsLaterHoldsWithoutSweep,
-    /// The SIGCONT of a release is sent whoever has stopped the process.
+    /// A release sends its SIGCONT although another sender has stopped the process.
     IgnoresForeignStops,
     /// An execve leaves no mark on the thread.
     ExecveLeavesNoMark,

@@ -133,7 +133,7 @@ pub struct RowName {
     pub tgid: u32,
     /// The thread, numbered likewise.
     pub pid: u32,
-    /// When the process or thread began, which tells apart those that had the same number. 0 for a
+    /// When the process or thread began, which distinguishes those with equal numbers. 0 for a
     /// command.
     pub started_ns: u64,
     /// The thread's name (comm). For a command, the name of its program's file.

@@ -7,7 +7,7 @@ use kernel::clock::now_ns;
 use kernel::gate::Gate;
 use kernel::guard::holds::HeldProcess;
 use kernel::guard::holds::{self, Holds};
-use kernel::process::{has_terminal, is_stopped, session_of};
+use kernel::process::{self, has_terminal, is_stopped, session_of};
 use kernel::signals::was_termination_requested;
 use kernel::wire;
 
@@ -324,12 +324,11 @@ fn scope_of(program: Option<&TrackedProgram>) -> Option<&str> {
 
 fn held_process(held: &HeldProcess, program: Option<&TrackedProgram>) -> HeldProcessReport {
     let UnitAndContainer { unit, container } = UnitAndContainer::of(held.tgid);
-    let command = std::fs::read_to_string(format!("/proc/{}/comm", held.tgid)).unwrap_or_default();
     HeldProcessReport {
         pid: held.tgid,
         program: path_text(program),
         scope: scope_of(program).map(str::to_owned),
-        command: command.trim_end().to_owned(),
+        command: process::name(held.tgid).unwrap_or_default(),
         unit,
         container,
         left_ns: (held.until_ns != u64::MAX).then(|| held.until_ns.saturating_sub(now_ns())),

@@ -6,7 +6,7 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt as _;
 
-use kernel::wire;
+use kernel::{process, wire};
 use service::Listen;
 
 use super::requests::{ExplainedEnd, ExplainedListener, SocketProcess};
@@ -64,8 +64,8 @@ impl SocketOwners {
             if inodes.is_empty() {
                 continue;
             }
-            let command = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            let process = SocketProcess { pid, command: command.trim_end().into() };
+            let command = process::name(pid).unwrap_or_default();
+            let process = SocketProcess { pid, command };
             for inode in inodes {
                 owners.by_inode.entry(inode).or_default().push(process.clone());
             }

@@ -17,9 +17,7 @@ pub struct SystemHost {
 
 impl Host for SystemHost {
     fn user(&self, name: &str) -> Option<u32> {
-        let find = || {
-            user::find(name).ok().filter(|_| !name.contains(':')).map(|user| user.credentials.uid)
-        };
+        let find = || user::uid(name).filter(|_| !name.contains(':'));
         *self.users.borrow_mut().entry(name.into()).or_insert_with(find)
     }
 

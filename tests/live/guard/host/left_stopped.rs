@@ -129,18 +129,24 @@ fn guard_does_not_continue_a_process_that_another_has_stopped() {
 mod alone {
     use super::*;
 
+    /// Kills the guard's process and its watchdog, neither of which can act before its end.
+    #[track_caller]
+    fn kill_with_watchdog(daemon: &GuardDaemon) {
+        let watchdog = daemon.running.child_running("tollgate-wdog");
+        stop(daemon.running.pid());
+        kill(watchdog as i32, libc::SIGKILL);
+        eventually("the watchdog's end", || !is_running(watchdog));
+        daemon.running.signal(libc::SIGKILL);
+    }
+
     #[test]
     fn next_command_releases_after_both_were_killed() {
         let (it, cgroup) = (Guarded::new(), TestCgroup::new());
         for is_forgotten in [false, true] {
             let (daemon, mut server) = started(&it, &cgroup);
             let table = threads(daemon.running.pid());
-            let watchdog = daemon.running.child_running("tollgate-wdog");
             hold(&daemon, &server);
-            stop(daemon.running.pid());
-            kill(watchdog as i32, libc::SIGKILL);
-            eventually("the watchdog's end", || !is_running(watchdog));
-            daemon.running.signal(libc::SIGKILL);
+            kill_with_watchdog(&daemon);
             let show = daemon.client_job("show");
             daemon.running.finish().exits_with(137);
             if is_forgotten {
@@ -184,12 +190,8 @@ mod alone {
     fn off_finds_the_holds_of_a_guard_that_is_a_zombie() {
         let (it, cgroup) = (Guarded::new(), TestCgroup::new());
         let (daemon, mut server) = started(&it, &cgroup);
-        let watchdog = daemon.running.child_running("tollgate-wdog");
         hold(&daemon, &server);
-        stop(daemon.running.pid());
-        kill(watchdog as i32, libc::SIGKILL);
-        eventually("the watchdog's end", || !is_running(watchdog));
-        daemon.running.signal(libc::SIGKILL);
+        kill_with_watchdog(&daemon);
         // The test has not waited for it yet.
         let released = daemon.client_job("off --killed").finish().success().text();
         assert!(released.contains("released 1 process whose guard was killed"), "{released}");

@@ -4,7 +4,7 @@ use libc::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use crate::harness::guarded_program::Guarded;
 use crate::harness::job::{children, kill, state};
-use crate::harness::{Job, eventually};
+use crate::harness::{Job, Running, eventually};
 
 const STOP: &str = "--guard=enforce --respond stop --anomaly-limit 4294967295";
 
@@ -12,30 +12,35 @@ fn learned() -> Guarded {
     Guarded::normal(&["ends-on-request 0 100 0", "ends-on-request 1 100 0"])
 }
 
-/// From a terminal, each of these signals comes to the whole process group, and so to the process
-/// and to Tollgate.
-#[test]
-fn held_process_with_a_handler_ends_on_request() {
+/// Starts a program, and waits until it is held.
+#[track_caller]
+fn held(it: &Guarded, command: &str) -> (Running, i32) {
+    let running = it.job(STOP, command).start();
+    let guarded = running.child_running("guarded");
+    eventually("the hold", || state(guarded) == Some('T'));
+    (running, guarded as i32)
+}
+
+/// `request` sends the signal to the process or to Tollgate. From a terminal, each of these signals
+/// comes to the whole process group, and so to both.
+#[track_caller]
+fn ends_on_each_request(request: impl Fn(&Running, i32, i32)) {
     let it = learned();
     for signal in [SIGTERM, SIGINT, SIGHUP, SIGQUIT] {
-        let running = it.job(STOP, "ends-on-request 0 100 50").start();
-        let guarded = running.child_running("guarded");
-        eventually("the hold", || state(guarded) == Some('T'));
-        kill(guarded as i32, signal);
+        let (running, guarded) = held(&it, "ends-on-request 0 100 50");
+        request(&running, guarded, signal);
         assert_eq!(running.finish().success().text(), "saved\n", "{signal}");
     }
 }
 
 #[test]
+fn held_process_with_a_handler_ends_on_request() {
+    ends_on_each_request(|_, guarded, signal| kill(guarded, signal));
+}
+
+#[test]
 fn command_with_a_handler_ends_when_tollgate_is_requested_to_end() {
-    let it = learned();
-    for signal in [SIGTERM, SIGINT, SIGHUP, SIGQUIT] {
-        let running = it.job(STOP, "ends-on-request 0 100 50").start();
-        let guarded = running.child_running("guarded");
-        eventually("the hold", || state(guarded) == Some('T'));
-        running.signal(signal);
-        assert_eq!(running.finish().success().text(), "saved\n", "{signal}");
-    }
+    ends_on_each_request(|running, _, signal| running.signal(signal));
 }
 
 /// A shell runs its trap only when its foreground child has ended, and the child gets no signal.
@@ -58,9 +63,7 @@ fn command_ends_whose_held_child_gets_no_signal() {
 #[test]
 fn process_cannot_request_its_own_end() {
     let it = learned();
-    let running = it.job(STOP, "ends-on-request 1 100 50").start();
-    let guarded = running.child_running("guarded");
-    eventually("the hold", || state(guarded) == Some('T'));
-    kill(guarded as i32, libc::SIGKILL);
+    let (running, guarded) = held(&it, "ends-on-request 1 100 50");
+    kill(guarded, libc::SIGKILL);
     running.finish().exits_with(137);
 }
