@@ -35,9 +35,10 @@ struct pace_search_own {
 static long pace_end_if_own(u32 entry, struct pace_search_own *search)
 {
 	struct pace_task *task = pace_task_at(entry);
+	u32 number = pace_number(task);
 
 	if (task->id && task->tgid == search->tgid && task->session == search->session)
-		pace_end(task, PACE_END_EXIT, bpf_ktime_get_ns());
+		pace_end(task, number, PACE_END_EXIT, bpf_ktime_get_ns());
 	return 0;
 }
 

@@ -6,22 +6,26 @@
 #include "pace/tasks.bpf.h"
 
 /*
- * The process's unfinished task with this ID. Usually it is the task of the current thread or one
- * around it.
+ * The process's unfinished task with this ID, and its number. Usually it is the task of the current
+ * thread or one around it.
  */
 static __always_inline struct pace_task *pace_find(struct thread_state *thread,
-						   struct pace_thread *of, u64 id)
+						   struct pace_thread *of, u64 id, u32 *number)
 {
 	struct pace_task *task = pace_live(of);
+	u64 found;
 	u32 i;
 
+	*number = of->number;
 	for (i = 0; i < PACE_NESTED && task; i++) {
 		if (task->id == id && task->tgid == thread->tgid)
 			return task;
+		*number = task->outer_number;
 		task = pace_outer(task);
 	}
-	i = pace_find_in_index(thread->slot, id);
-	return i ? pace_task_at(i) : NULL;
+	found = pace_find_in_index(thread->slot, id);
+	*number = found >> PACE_NUMBER_SHIFT;
+	return found ? pace_task_at(found) : NULL;
 }
 
 static __always_inline void pace_begin_by_program(struct thread_state *thread,
@@ -58,14 +62,15 @@ static __always_inline void pace_end_by_program(struct thread_state *thread,
 						struct pace_thread *of, u64 id, u64 now)
 {
 	struct pace_task *own = pace_live(of), *task, *outer;
+	u32 number;
 
 	if (own)
 		pace_charge(of, own, now);
-	task = id ? pace_find(thread, of, id) : NULL;
+	task = id ? pace_find(thread, of, id, &number) : NULL;
 	if (!task)
 		return;
 	outer = pace_outer(task);
-	pace_end(task, PACE_END_PROGRAM, now);
+	pace_end(task, number, PACE_END_PROGRAM, now);
 	if (task != own)
 		return;
 	/* The thread continues the task around this one. */
@@ -130,6 +135,7 @@ __noinline int pace_request(u32 slot, u64 operation, u64 a, u64 b, u64 c)
 	struct thread_state *thread = thread_at(slot);
 	struct pace_thread *of = pace_of(slot);
 	struct pace_task *task;
+	u32 number;
 	u64 now;
 
 	if (!(config.enabled & PACE) || pace_is_exempt(slot))
@@ -151,7 +157,7 @@ __noinline int pace_request(u32 slot, u64 operation, u64 a, u64 b, u64 c)
 		pace_begin_by_program(thread, of, b, c, now);
 		break;
 	case PACE_SET_DEADLINE:
-		task = a ? pace_find(thread, of, a) : NULL;
+		task = a ? pace_find(thread, of, a, &number) : NULL;
 		if (!task)
 			break;
 		/* 0 stands for the deadline of the type. */

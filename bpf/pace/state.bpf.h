@@ -48,24 +48,37 @@ static __always_inline struct pace_task *pace_task_at(u32 task)
 	return &pace_tasks[task & (PACE_TASKS - 1)];
 }
 
+/* The `life` of a task with this number. */
+static __always_inline u64 pace_life(u32 number, enum pace_task_state state)
+{
+	return (u64)number << PACE_NUMBER_SHIFT | state;
+}
+
+static __always_inline u32 pace_number(struct pace_task *task)
+{
+	return READ_ONCE(task->life) >> PACE_NUMBER_SHIFT;
+}
+
+/* The unfinished task with this number in an entry; NULL: there is none, or it has ended. */
+static __always_inline struct pace_task *pace_unfinished(u32 entry, u32 number)
+{
+	struct pace_task *task = pace_task_at(entry);
+
+	if (!entry || READ_ONCE(task->life) != pace_life(number, PACE_LIVE))
+		return NULL;
+	return task;
+}
+
 /* The task that a thread works on; NULL: none, or the task has ended. */
 static __always_inline struct pace_task *pace_live(struct pace_thread *of)
 {
-	struct pace_task *task = pace_task_at(of->task);
-
-	if (!of->task || task->number != of->number || task->state != PACE_LIVE)
-		return NULL;
-	return task;
+	return pace_unfinished(of->task, of->number);
 }
 
 /* The task during which this one was begun; NULL: there is none, or it has ended. */
 static __always_inline struct pace_task *pace_outer(struct pace_task *task)
 {
-	struct pace_task *outer = pace_task_at(task->outer);
-
-	if (!task->outer || outer->number != task->outer_number || outer->state != PACE_LIVE)
-		return NULL;
-	return outer;
+	return pace_unfinished(task->outer, task->outer_number);
 }
 
 static __always_inline struct pace_cpu *pace_cpu_at(u32 cpu)

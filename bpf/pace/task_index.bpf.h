@@ -52,27 +52,31 @@ static __always_inline void pace_remove_from_index(struct pace_task *task)
 		WRITE_ONCE(*pace_place(task->index_place - 1), 0);
 }
 
-static __always_inline bool pace_has_id(struct pace_task *task, u32 tgid, u64 id)
-{
-	return task->id == id && task->tgid == tgid && task->state == PACE_LIVE;
-}
-
 struct pace_search_id {
 	u64 id;
 	u32 tgid;
-	u32 found;
+	u32 unused;
+	/* The entry of the task, plus its number << PACE_NUMBER_SHIFT. */
+	u64 found;
 };
 
 static long pace_compare_id(u32 entry, struct pace_search_id *search)
 {
-	if (!pace_has_id(pace_task_at(entry), search->tgid, search->id))
+	struct pace_task *task = pace_task_at(entry);
+	/* The ID may be that of the entry's next task, which then has another number. */
+	u64 life = READ_ONCE(task->life);
+
+	if ((u32)life != PACE_LIVE || task->id != search->id || task->tgid != search->tgid)
 		return 0;
-	search->found = entry;
+	search->found = life - PACE_LIVE + entry;
 	return 1;
 }
 
-/* The entry of the unfinished task of this thread's process with this ID; 0: there is none. */
-__noinline int pace_find_in_index(u32 slot, u64 id)
+/*
+ * The unfinished task of this thread's process with this ID: its entry, plus its number <<
+ * PACE_NUMBER_SHIFT; 0: there is none.
+ */
+__noinline u64 pace_find_in_index(u32 slot, u64 id)
 {
 	struct pace_search_id search = { .id = id, .tgid = thread_at(slot)->tgid };
 	u32 bucket = pace_bucket(search.tgid, id), way, found;
@@ -81,8 +85,8 @@ __noinline int pace_find_in_index(u32 slot, u64 id)
 		return 0;
 	for (way = 0; way < PACE_WAYS; way++) {
 		found = READ_ONCE(*pace_place(bucket + way));
-		if (found && pace_has_id(pace_task_at(found), search.tgid, id))
-			return found;
+		if (found && pace_compare_id(found, &search))
+			return search.found;
 	}
 	if (unlikely(READ_ONCE(pace_control.unindexed)))
 		bpf_loop(PACE_TASKS, pace_compare_id, &search, 0);

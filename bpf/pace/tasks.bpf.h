@@ -6,13 +6,39 @@
 #include "pace/paced_tasks.bpf.h"
 #include "pace/task_index.bpf.h"
 
-/* Ends a task, which at most one caller does, and reports it. */
-static __always_inline void pace_end(struct pace_task *task, u32 how, u64 now)
+/*
+ * Takes a free entry for a task; 0: the table is full. The hooks that take and add entries run with
+ * preemption disabled, and none of them in an interrupt.
+ */
+static __always_inline u32 pace_take_entry(void)
+{
+	struct pace_cpu *at = pace_cpu_at(bpf_get_smp_processor_id());
+	u32 kept = at->added - at->taken, entry = 0;
+
+	if (kept <= PACE_KEPT / 2)
+		entry = alloc_index(&pace_control.next_task, PACE_TASKS, pace_free_tasks);
+	if (!entry && kept)
+		entry = at->kept[at->taken++ & (PACE_KEPT - 1)];
+	return entry;
+}
+
+static __always_inline void pace_free_entry(u32 entry)
+{
+	struct pace_cpu *at = pace_cpu_at(bpf_get_smp_processor_id());
+
+	if (at->added - at->taken < PACE_KEPT)
+		at->kept[at->added++ & (PACE_KEPT - 1)] = entry;
+	else
+		bpf_map_push_elem(&pace_free_tasks, &entry, BPF_ANY);
+}
+
+/* Ends the task with this number, which at most one caller does, and reports it. */
+static __always_inline void pace_end(struct pace_task *task, u32 number, u32 how, u64 now)
 {
 	struct pace_record *record;
-	u32 entry = task->entry;
+	u64 life = pace_life(number, PACE_LIVE);
 
-	if (__sync_val_compare_and_swap(&task->state, PACE_LIVE, PACE_ENDED) != PACE_LIVE)
+	if (__sync_val_compare_and_swap(&task->life, life, pace_life(number, PACE_ENDED)) != life)
 		return;
 	record = reserve_record(task->session, sizeof(*record), LOSS_PACE_RECORDS);
 	if (record) {
@@ -36,8 +62,8 @@ static __always_inline void pace_end(struct pace_task *task, u32 how, u64 now)
 	pace_end_pacing(task, now);
 	if (task->index_place)
 		pace_remove_from_index(task);
-	WRITE_ONCE(task->state, PACE_FREE);
-	bpf_map_push_elem(&pace_free_tasks, &entry, BPF_ANY);
+	WRITE_ONCE(task->life, pace_life(number, PACE_FREE));
+	pace_free_entry(task->entry);
 }
 
 struct pace_search_exempt {
@@ -97,7 +123,7 @@ static __always_inline bool pace_is_exempt(u32 slot)
 static __always_inline struct pace_task *pace_new(struct thread_state *thread, u64 now)
 {
 	struct pace_thread *of = pace_of(thread->slot);
-	u32 entry = alloc_index(&pace_control.next_task, PACE_TASKS, pace_free_tasks), number;
+	u32 entry = pace_take_entry(), number;
 	struct pace_task *task;
 
 	if (!entry) {
@@ -105,9 +131,9 @@ static __always_inline struct pace_task *pace_new(struct thread_state *thread, u
 		return NULL;
 	}
 	task = pace_task_at(entry);
-	number = task->number + 1;
-	__builtin_memset(task, 0, sizeof(*task));
-	task->number = number;
+	number = pace_number(task) + 1;
+	WRITE_ONCE(task->life, pace_life(number, PACE_FREE));
+	__builtin_memset(&task->begin_ns, 0, sizeof(*task) - sizeof(task->life));
 	task->entry = entry;
 	task->beginner = thread->slot;
 	task->begin_ns = now;
@@ -133,7 +159,7 @@ static __always_inline void pace_begin(struct thread_state *thread, struct pace_
 	/* From PACE_LIVE on, another thread may end the task. */
 	if (paced)
 		pace_prepare_pacing(entry);
-	WRITE_ONCE(task->state, PACE_LIVE);
+	WRITE_ONCE(task->life, pace_life(pace_number(task), PACE_LIVE));
 	if (paced)
 		pace_run_paced(entry, now);
 }
@@ -141,8 +167,12 @@ static __always_inline void pace_begin(struct thread_state *thread, struct pace_
 /* A thread of the task is ready to run. A waker on another processor may notice it as well. */
 static __always_inline void pace_ready(struct pace_thread *of, struct pace_task *task)
 {
-	if (!__sync_lock_test_and_set(&of->is_ready, 1))
-		__sync_fetch_and_add(&task->ready, 1);
+	if (__sync_lock_test_and_set(&of->is_ready, 1))
+		return;
+	__sync_fetch_and_add(&task->ready, 1);
+	/* The task has ended meanwhile, and its entry has another one. */
+	if (unlikely(pace_number(task) != of->number))
+		__sync_fetch_and_add(&task->ready, -1);
 }
 
 /*
@@ -156,7 +186,9 @@ static __always_inline void pace_unready(struct pace_thread *of, struct pace_tas
 	if (!__sync_lock_test_and_set(&of->is_ready, 0))
 		return;
 	if (__sync_fetch_and_add(&task->ready, -1) == 1 && !task->id)
-		pace_end(task, how, now);
+		pace_end(task, of->number, how, now);
+	if (unlikely(pace_number(task) != of->number))
+		__sync_fetch_and_add(&task->ready, 1);
 }
 
 /*
@@ -168,7 +200,7 @@ static __always_inline void pace_replace(struct pace_thread *of, struct pace_tas
 {
 	pace_charge(of, task, now);
 	if (task->beginner == slot)
-		pace_end(task, PACE_END_NEXT, now);
+		pace_end(task, of->number, PACE_END_NEXT, now);
 	else
 		pace_unready(of, task, PACE_END_NEXT, now);
 }

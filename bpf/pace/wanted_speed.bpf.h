@@ -148,7 +148,7 @@ __noinline int pace_evaluate(u32 domain, u64 now)
 		of->is_crowded = 1;
 	mode = of->has_others ? PACE_AT_LEAST : PACE_AT;
 	task = pace_task_at(of->task);
-	if (!of->is_crowded && task->number == of->number && task->state == PACE_LIVE)
+	if (!of->is_crowded && task->life == pace_life(of->number, PACE_LIVE))
 		pace_find_need(task, now, &need);
 	of->next_step = need.next;
 	pace_want(domain, need.khz | mode << PACE_MODE_SHIFT, now);
@@ -167,7 +167,7 @@ static __always_inline void pace_enter_domain(struct pace_task *task, u32 domain
 	of->is_crowded = 0;
 	of->has_others = 0;
 	of->saw_others = 0;
-	of->number = task->number;
+	of->number = pace_number(task);
 	of->task = task->entry;
 }
 

@@ -105,8 +105,17 @@ enum pace_task_state {
 	PACE_ENDED = 2,
 };
 
+/* In the `life` of struct pace_task. */
+#define PACE_NUMBER_SHIFT 32
+
 /* An unfinished task. */
 struct pace_task {
+	/*
+	 * enum pace_task_state, plus the number of the entry's task << PACE_NUMBER_SHIFT. The number
+	 * changes when the entry gets another task. Both are in one word, so that nobody ends another
+	 * task than the one that they have found.
+	 */
+	__u64 life;
 	__u64 begin_ns;
 	/* The processor time of its threads so far. */
 	__u64 cpu_ns;
@@ -119,10 +128,6 @@ struct pace_task {
 	__u64 type;
 	/* API: the time from the beginning to the deadline, if the program has changed it. */
 	__u64 deadline_ns;
-	/* enum pace_task_state */
-	__u32 state;
-	/* Changes when the entry gets another task. */
-	__u32 number;
 	/* The number of its threads that run, are ready to run, or wait for a disk. */
 	__s32 ready;
 	__u32 tgid;
@@ -150,6 +155,12 @@ struct pace_task {
 	char program[PACE_PROGRAM_LEN];
 };
 
+/*
+ * The number of free entries of pace_tasks that each processor keeps. It uses them while it has more
+ * than half of them, so an entry is not used again at once.
+ */
+#define PACE_KEPT 8
+
 /* A processor. */
 struct pace_cpu {
 	/* The address of the scheduler's queue (struct rq); 0: not known yet. */
@@ -165,6 +176,10 @@ struct pace_cpu {
 	__u32 next;
 	/* The power at its speed beyond that of an idle processor; 0: it is not known. */
 	__u32 milliwatts;
+	/* The numbers of entries that were added to `kept` and taken from it. */
+	__u32 added;
+	__u32 taken;
+	__u32 kept[PACE_KEPT];
 };
 
 enum pace_mode {
@@ -256,8 +271,8 @@ struct pace_power {
 
 struct pace_control {
 	/*
-	 * The lowest entry of pace_tasks that has never been used. Freed ones are in a queue. User
-	 * space sets it to 1 before the first task.
+	 * The lowest entry of pace_tasks that has never been used. Freed ones are kept by the
+	 * processors or in a queue. User space sets it to 1 before the first task.
 	 */
 	__u32 next_task;
 	/* The session whose tasks decide the speeds; 0: there is none. */

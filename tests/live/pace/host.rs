@@ -1,6 +1,7 @@
 //! Tasks of programs in other languages.
 
 use std::ffi::OsString;
+use std::process::Command;
 
 use super::{NO_RULE, watch_command, watch_with_losses};
 use crate::harness::job::folder;
@@ -29,6 +30,27 @@ fn programs_in_c_and_python_begin_tasks() {
     let types = watched.types();
     assert!(types.len() == 1 && types[0].0.ends_with(": reply"), "{types:?}");
     assert_eq!(types[0].1, 11);
+}
+
+#[test]
+fn python_refuses_names_and_deadlines() {
+    let script = format!(
+        "import sys; sys.path.insert(0, {:?})\n\
+         import tollgate_pace\n\
+         task = tollgate_pace.TaskType('reply').begin()\n\
+         def is_refused(operation, value):\n\
+         \x20   try: operation(value)\n\
+         \x20   except ValueError: return True\n\
+         names = [name for name in ('', 'a\\0b') if is_refused(tollgate_pace.TaskType, name)]\n\
+         values = (-1, float('nan'), float('inf'), 1e30, 0, 1.5)\n\
+         deadlines = [value for value in values if is_refused(task.set_deadline, value)]\n\
+         print(names, deadlines)\n",
+        project().join("crates/libtollgate/python")
+    );
+    let output = Command::new("python3").arg("-c").arg(script).output().expect("Python");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let expected = "['', 'a\\x00b'] [-1, nan, inf, 1e+30]\n";
+    assert_eq!(text, expected, "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]

@@ -120,7 +120,7 @@ impl Tracking {
     pub fn live(&self, session: u32) -> Vec<(u32, wire::pace_task)> {
         (1..self.tasks.entries())
             .map(|entry| (entry, self.tasks.read(entry)))
-            .filter(|(_, task)| task.state == wire::PACE_LIVE && task.session == session)
+            .filter(|(_, task)| task.life as u32 == wire::PACE_LIVE && task.session == session)
             .collect()
     }
 
@@ -136,17 +136,15 @@ impl Tracking {
         let running: BTreeSet<u32> =
             threads.filter(|thread| thread.task != 0).map(|thread| thread.tgid).collect();
         tasks.retain(|(_, task)| !running.contains(&task.tgid));
-        tasks.into_iter().map(|(entry, task)| (entry, task.number)).collect()
+        tasks.into_iter().map(|(entry, task)| (entry, number(&task))).collect()
     }
 
     /// Ends a task without a record, if the entry still has the task of this number.
     pub fn drop_task(&self, gate: &Gate, entry: u32, number: u32) -> Result<()> {
-        if field!(self.tasks, entry, number).read() != number {
-            return Ok(());
-        }
-        let state = atomic_field!(self.tasks, entry, state);
-        let (live, ended) = (wire::PACE_LIVE, wire::PACE_ENDED);
-        if state.compare_exchange(live, ended, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+        let life = atomic_field!(self.tasks, entry, life);
+        let in_state = |state: u32| u64::from(number) << wire::PACE_NUMBER_SHIFT | u64::from(state);
+        let (live, ended) = (in_state(wire::PACE_LIVE), in_state(wire::PACE_ENDED));
+        if life.compare_exchange(live, ended, Ordering::SeqCst, Ordering::SeqCst).is_err() {
             return Ok(());
         }
         self.leave_domain(entry);
@@ -157,7 +155,7 @@ impl Tracking {
             }
             place => self.index.write(place - 1, 0),
         }
-        state.store(wire::PACE_FREE, Ordering::SeqCst);
+        life.store(in_state(wire::PACE_FREE), Ordering::SeqCst);
         // An update of a queue appends a value, and has no key.
         let free = gate.maps.get("pace_free_tasks");
         free.update(&[], &entry.to_ne_bytes(), MapFlags::ANY).doing("freeing a task of pace")
@@ -218,7 +216,7 @@ impl Tracking {
         self.hand_over(gate, session);
         self.set_rules(session, &TrackingRules::default());
         let mut live = self.live(session).into_iter();
-        live.try_for_each(|(entry, task)| self.drop_task(gate, entry, task.number))
+        live.try_for_each(|(entry, task)| self.drop_task(gate, entry, number(&task)))
     }
 
     /// Sets the speed at which a processor runs, by which its time is converted to cycles, unless
@@ -255,6 +253,10 @@ impl Tracking {
             field!(self.cpus, cpu, milliwatts).write(self.milliwatts(khz));
         }
     }
+}
+
+fn number(task: &wire::pace_task) -> u32 {
+    (task.life >> wire::PACE_NUMBER_SHIFT) as u32
 }
 
 /// The name of a program, cut as the gate cuts it. The last byte stays 0.
