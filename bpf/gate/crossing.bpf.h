@@ -18,6 +18,7 @@ static __always_inline bool on_sys_enter(struct thread_state *thread, struct pt_
 		if (!is_execve(call_index(running_task(thread->task), id)))
 			return false;
 		thread->until_exec = 0;
+		call_begin_to_count(thread, bpf_get_current_task_btf(), true);
 	}
 	if ((config.enabled & LENS) && unlikely(thread->in_call) &&
 	    thread->generation == config.generation && thread->in_call != BEFORE_CALL)
@@ -55,8 +56,10 @@ static __always_inline void on_unmatched_sys_exit(struct thread_state *thread, s
 	if (thread->until_exec)
 		return;
 	thread->generation = config.generation;
-	if (!seen)
+	if (!seen) {
+		call_sys_exit_unseen(thread);
 		return;
+	}
 	if (seen != config.generation) {
 		count_loss(thread->session, LOSS_RECONFIGURED);
 		return;

@@ -58,6 +58,8 @@ struct switching {
 	struct cpu_state *cpu;
 	/* The state of a thread that is switched out; 0: it was preempted. */
 	u32 state;
+	/* The guard holds the thread that is switched out. */
+	bool is_held;
 	/* The slot of the thread that gets its processor; 0: a bystander. */
 	u32 next_slot;
 	/* switch_ns(); 0: not read yet. */

@@ -56,8 +56,31 @@ static __always_inline void call_sys_exit_denied(struct crossing *at)
 		lens_sys_exit_denied(at);
 }
 
+/* The end of a call that the thread was in when it began to count. */
+static __always_inline void call_sys_exit_unseen(struct thread_state *thread)
+{
+	if (has(thread, LENS))
+		lens_sys_exit_unseen(thread);
+}
+
+/* From now on, the thread counts in its row. */
+static __always_inline void call_begin_to_count(struct thread_state *thread,
+						struct task_struct *task, bool is_current)
+{
+	if (config.enabled & LENS)
+		lens_begin_life(thread, task, is_current);
+}
+
+/* The thread is about to count in another row. It is not the current one. */
+static __always_inline void call_leave_row(struct thread_state *thread, struct task_struct *task)
+{
+	if (has(thread, LENS) && !thread->until_exec)
+		lens_add_life(thread, task, ACCOUNT_LIFE, false);
+}
+
 static __always_inline void call_switch_out(struct switching *at)
 {
+	at->is_held = has(at->thread, GUARD) && guard_is_held(at->thread);
 	if (has(at->thread, LENS))
 		lens_switch_out(at);
 	if (has(at->thread, SERVICE))

@@ -79,7 +79,7 @@ static __always_inline void apply_session(struct thread_state *thread, u32 sessi
 	};
 
 	/* Services apply to the whole machine, so a thread keeps its service in every session. */
-	at.mask = (READ_ONCE(session->awaits_begin) ? AWAITS_BEGIN : session->mask & ~SERVICE) |
+	at.mask = (READ_ONCE(session->beginning) ? AWAITS_BEGIN : session->mask & ~SERVICE) |
 		  (thread->mask & SERVICE) | inherited_mask(session, before);
 	call_join(&at);
 	thread->mask = at.mask;
@@ -126,6 +126,7 @@ static __always_inline void gate_thread(struct task_struct *task, u32 session_in
 	thread->session = session_index;
 	thread->until_exec = until_exec;
 	apply_session(thread, session_index, session, parent, identity);
+	call_begin_to_count(thread, task, false);
 	if (is_forked)
 		call_fork(thread, parent);
 	else
@@ -328,7 +329,7 @@ static __always_inline void attach_task(struct task_struct *task, u32 index,
 	}
 	is_free = !(thread->mask & ~SERVICE);
 	/* What it counts must not count here before the session begins. It is attached then. */
-	if (!is_free && READ_ONCE(session->awaits_begin))
+	if (!is_free && READ_ONCE(session->beginning))
 		return;
 	/*
 	 * Either the session that had the thread has ended (is_free), or the thread belongs to
@@ -343,6 +344,9 @@ static __always_inline void attach_task(struct task_struct *task, u32 index,
 		return;
 	}
 	row_add_thread(row, 1);
+	if (!is_free)
+		call_leave_row(thread, task);
+	call_begin_to_count(thread, task, false);
 	if (is_free) {
 		thread->generation = 0;
 		thread->in_call = 0;
@@ -357,6 +361,16 @@ static __always_inline void attach_task(struct task_struct *task, u32 index,
 	attach_service(thread, task, is_member);
 }
 
+/* The accounts of threads begin with their session, and not when they were attached. */
+static __always_inline void begin_account(struct task_struct *task)
+{
+	u32 slot = slot_of(task);
+	struct session *session = slot ? session_at(thread_at(slot)->session) : NULL;
+
+	if (session && session->beginning == SESSION_BEGINS)
+		call_begin_to_count(thread_at(slot), task, false);
+}
+
 static __always_inline void task_attached(struct task_struct *task)
 {
 	u32 level = BPF_CORE_READ(bpf_get_current_task_btf(), thread_pid, level);
@@ -364,6 +378,7 @@ static __always_inline void task_attached(struct task_struct *task)
 	struct attach_request *attach_request = bpf_map_lookup_elem(&attach_requests, &tgid);
 	struct session *session;
 
+	begin_account(task);
 	if (!attach_request || (task->flags & PF_EXITING))
 		return;
 	session = session_at(attach_request->session);

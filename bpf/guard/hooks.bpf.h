@@ -156,6 +156,11 @@ static __always_inline void guard_task_exit(struct thread_state *thread, struct 
 	guard_flush(thread);
 }
 
+static __always_inline bool guard_is_held(struct thread_state *thread)
+{
+	return thread->guard.held;
+}
+
 /* All threads of a process stop, but only one of them gets the signal. */
 static __always_inline void guard_switch_out(struct switching *at)
 {

@@ -26,7 +26,7 @@ static __always_inline u32 *cell_entry(u32 row, u32 call)
 	 * two registers have the same value.
 	 */
 	barrier_var(call);
-	if (call >= CALL_INDICES)
+	if (call >= CELL_INDICES)
 		return NULL;
 	barrier_var(call);
 	return &cell_index[row & (ROWS - 1)].cell[call];

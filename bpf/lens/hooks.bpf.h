@@ -11,6 +11,7 @@
 
 #include "gate/calls.bpf.h"
 #include "gate/events.bpf.h"
+#include "lens/account.bpf.h"
 #include "lens/cells.bpf.h"
 #include "lens/sites.bpf.h"
 #include "lens/slow.bpf.h"
@@ -225,18 +226,47 @@ static __always_inline void lens_abandon(struct thread_state *thread)
 	lens_cold_of(thread)->waits_since_ns = 0;
 }
 
+/* The thread ends in a call, which counts in the account only. */
+static __always_inline void lens_end_in_call(struct thread_state *thread, struct task_struct *task)
+{
+	u64 now = bpf_ktime_get_ns(), runqueue;
+	u32 *entry = NULL;
+	struct cell *cell = cell_for(thread, lens_call_of(thread), &entry);
+
+	if (cell)
+		cell->unfinished += 1;
+	cell = lens_part_cell(thread, ACCOUNT_UNFINISHED);
+	if (!cell)
+		return;
+	lens_reconcile_switch(thread, task, this_cpu(), now);
+	lens_add_wait(thread);
+	cell->count += 1;
+	if (!thread->lens.entered_ns)
+		return;
+	cell->wall_ns += now - thread->lens.entered_ns;
+	if (!thread->lens.off_ns)
+		return;
+	runqueue = lens_runqueue_wait(thread, task->sched_info.run_delay);
+	cell->runqueue_ns += runqueue;
+	cell->blocked_ns += thread->lens.off_ns - runqueue;
+}
+
 static __always_inline void lens_task_exit(struct thread_state *thread, struct task_struct *task)
 {
-	u32 *entry = NULL;
-	struct cell *cell;
-
-	if (thread->in_call && has(thread, LENS)) {
-		cell = cell_for(thread, lens_call_of(thread), &entry);
-		if (cell)
-			cell->unfinished += 1;
+	if (has(thread, LENS) && !thread->until_exec) {
+		if (thread->in_call)
+			lens_end_in_call(thread, task);
+		lens_add_current_life(thread->slot, ACCOUNT_LIFE);
 	}
 	lens_slow_drop_stack(thread);
 }
+
+/* A call ends that the thread was in when it began to count. */
+static __always_inline void lens_sys_exit_unseen(struct thread_state *thread)
+{
+	lens_add_current_life(thread->slot, ACCOUNT_UNFINISHED);
+}
+
 
 /* The thread is switched out in the middle of a call. */
 static __always_inline void lens_switch_out(struct switching *at)
@@ -245,11 +275,15 @@ static __always_inline void lens_switch_out(struct switching *at)
 	struct task_struct *task = at->task;
 	u64 run_delay, now;
 
-	if (!thread->in_call && !lens_begins_to_wait(at))
+	if (thread->until_exec)
 		return;
 	now = switch_ns(at);
-	run_delay = task->sched_info.run_delay;
 	lens_reconcile_switch(thread, task, at->cpu, now);
+	if (!thread->in_call && !lens_begins_to_wait(at)) {
+		lens_leave_outside(at);
+		return;
+	}
+	run_delay = task->sched_info.run_delay;
 	if (thread->lens.has_site)
 		lens_record_site(thread, run_delay);
 	if (!thread->lens.off_ns)
@@ -271,8 +305,10 @@ static __always_inline void lens_switch_in(struct switching *at)
 	bool long_sleep;
 	u64 now, off;
 
-	if (!thread->lens.is_off_cpu)
+	if (!thread->lens.is_off_cpu) {
+		lens_return_outside(at);
 		return;
+	}
 	now = switch_ns(at);
 	off = now - thread->lens_switch.switched_out_ns;
 	thread->lens.is_off_cpu = 0;

@@ -118,6 +118,7 @@ struct thread_info {
 struct sched_info {
 	unsigned long long run_delay;
 	unsigned long long last_arrival;
+	unsigned long long last_queued;
 };
 
 struct ns_common {
@@ -308,6 +309,7 @@ struct cfs_rq {
 
 struct sched_entity {
 	u64 sum_exec_runtime;
+	u64 prev_sum_exec_runtime;
 	struct cfs_rq *cfs_rq;
 };
 
@@ -345,6 +347,8 @@ struct task_struct {
 	void *stack;
 	unsigned int flags;
 	unsigned int ptrace;
+	int prio;
+	unsigned long jobctl;
 	int pid;
 	int tgid;
 	struct task_struct *group_leader;

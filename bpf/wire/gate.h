@@ -173,6 +173,15 @@ enum record_type {
 	RECORD_CGROUP_ENTERED = 7,
 };
 
+enum session_beginning {
+	/* It counts. */
+	SESSION_BEGUN = 0,
+	/* It attaches tasks, but does not count yet. */
+	SESSION_WAITS = 1,
+	/* It is about to count: the accounts of its threads begin. */
+	SESSION_BEGINS = 2,
+};
+
 /* The tasks and options of one `run`, `lens` or `daemon`. */
 struct session {
 	__u32 used;
@@ -203,8 +212,8 @@ struct session {
 	__u32 has_own_plugins;
 	/* The global number of the owner, if the session follows control groups. */
 	__u32 owner_tgid;
-	/* It attaches tasks, but does not count yet. */
-	__u32 awaits_begin;
+	/* enum session_beginning */
+	__u32 beginning;
 	/*
 	 * Larger than the number of every session that existed when this one began. If a task
 	 * counts in two sessions with plugins of their own, it has the plugins of the later one.

@@ -49,9 +49,32 @@ struct cell {
 	__u32 histogram[HISTOGRAM_BUCKETS];
 };
 
-/* The cell of each call in a row, in the low bits (0: none yet). */
+/*
+ * The parts of threads' lives that have cells as calls do, with indices after those of the calls.
+ * Of a cell, they use `count`, the times and the faults.
+ */
+enum account_part {
+	/*
+	 * Whole lives, of which calls and all other parts are parts: the number of threads, their time
+	 * while they counted, and of it the time neither on a processor nor ready to run.
+	 */
+	ACCOUNT_LIFE = CALL_INDICES,
+	/* Calls that are in no call's cell, because their beginning or their end was not seen. */
+	ACCOUNT_UNFINISHED,
+	/* Sleeps outside of calls: page faults that wait for a file or for memory. */
+	ACCOUNT_FAULTS,
+	/* By a signal, a tracer or a freezer of control groups. */
+	ACCOUNT_STOPPED,
+	/* By the guard. */
+	ACCOUNT_HELD,
+	/* By a limit on the processor time of a control group, since v6.18. */
+	ACCOUNT_THROTTLED,
+	CELL_INDICES,
+};
+
+/* The cell of each call and part in a row, in the low bits (0: none yet). */
 struct cell_table {
-	__u32 cell[CALL_INDICES];
+	__u32 cell[CELL_INDICES];
 };
 
 /* Upper bound of the number of cells: crates/kernel/src/gate/load.rs. */
@@ -180,6 +203,25 @@ struct lens_cold {
 	__u32 waits_for_call;
 	/* Pads to a whole cache line. */
 	__u32 unused;
+};
+
+/* A thread's state: the account (lens_lives). */
+struct lens_life {
+	/* When it began to count; 0: it does not count. */
+	__u64 began_ns;
+	/* Its processor time, its wait for processors and its page faults until then. */
+	__u64 processor_ns;
+	__u64 run_delay_ns;
+	__u32 minor_faults;
+	__u32 major_faults;
+	/* Outside of calls: when it was switched out (0: it is not), its run_delay then, and why. */
+	__u64 left_ns;
+	__u64 left_delay_ns;
+	/* enum account_part */
+	__u32 left_part;
+	__u32 unused;
+	/* Pads to a whole cache line. */
+	__u64 unused_line;
 };
 
 /*

@@ -358,6 +358,32 @@ fn stat(process: u32) -> Vec<String> {
     stat.rsplit(") ").next().unwrap_or_default().split(' ').map(str::to_owned).collect()
 }
 
+/// What the scheduler and the memory management have counted for a thread.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ThreadUsage {
+    pub processor_ns: u64,
+    /// Its waits for a processor, without one that has not ended.
+    pub run_delay_ns: u64,
+    pub minor_faults: u64,
+    pub major_faults: u64,
+}
+
+/// The usage of a thread; `None` if it has ended.
+pub(crate) fn thread_usage(thread: u32) -> Option<ThreadUsage> {
+    /// Indices from the state on; proc(5), minflt and majflt
+    const FAULTS: (usize, usize) = (7, 9);
+    let schedstat = fs::read_to_string(format!("/proc/{thread}/schedstat")).ok()?;
+    let mut times = schedstat.split_whitespace().map(|number| number.parse().ok());
+    let stat = stat(thread);
+    let field = |index: usize| stat.get(index)?.parse().ok();
+    Some(ThreadUsage {
+        processor_ns: times.next()??,
+        run_delay_ns: times.next()??,
+        minor_faults: field(FAULTS.0)?,
+        major_faults: field(FAULTS.1)?,
+    })
+}
+
 /// Whether the process exists and has not ended. A zombie has ended.
 pub fn is_alive(process: u32) -> bool {
     !matches!(stat(process)[0].chars().next(), None | Some('Z' | 'X'))

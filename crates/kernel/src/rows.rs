@@ -43,9 +43,9 @@ impl Gate {
         atomic_field!(self.cell_index, row, cell[call as usize])
     }
 
-    /// The cells of a row: (call index, cell).
+    /// The cells of a row: (index of a call or of a part of the account, cell).
     pub(crate) fn cells_of(&self, row: u32) -> Vec<(u32, u32)> {
-        (0..wire::CALL_INDICES)
+        (0..wire::CELL_INDICES)
             .filter_map(|call| {
                 let entry = self.cell_entry(row, call).load(Ordering::Acquire);
                 let cell = entry & wire::CELL_INDEX;

@@ -60,7 +60,14 @@ pub struct LiveThread {
     /// The call index and the time of entry, if a lens watches the thread and the thread is in a
     /// call. The time is in nanoseconds of CLOCK_MONOTONIC, or 0 if the call is not timed.
     pub call: Option<(u32, u64)>,
+    /// Its row.
+    pub(crate) row: u32,
+    /// Its state in the lens, and its account.
+    pub(crate) state: wire::thread_state,
+    pub(crate) life: wire::lens_life,
 }
+
+const BEGUN: u32 = wire::SESSION_BEGUN;
 
 fn base_row(session: u32) -> u32 {
     wire::ALLOCATABLE_ROWS + session
@@ -120,7 +127,7 @@ impl Gate {
                 owner_pid: std::process::id(),
                 owner_namespace: own_pid_namespace(),
                 number: 1 + latest,
-                awaits_begin: options.awaits_begin.into(),
+                beginning: if options.awaits_begin { wire::SESSION_WAITS } else { BEGUN },
                 ..Default::default()
             },
         );
@@ -210,15 +217,21 @@ impl Gate {
 
     /// Begins to count in a session with [`SessionOptions::awaits_begin`]. Tasks that count in
     /// another session must be attached again.
-    pub fn begin(&self, session: &Session) {
-        let awaits_begin = atomic_field!(self.sessions, session.index, awaits_begin);
-        if awaits_begin.swap(0, Ordering::SeqCst) == 0 {
-            return;
+    pub fn begin(&self, session: &Session) -> Result<()> {
+        let beginning = atomic_field!(self.sessions, session.index, beginning);
+        if beginning.load(Ordering::SeqCst) == BEGUN {
+            return Ok(());
         }
+        beginning.store(wire::SESSION_BEGINS, Ordering::SeqCst);
+        if let Some((_, iterator)) = &session.attach_iterator {
+            iterator.run(IteratorKind::Attach)?;
+        }
+        beginning.store(BEGUN, Ordering::SeqCst);
         self.apply_begun(session.index);
         cpus::wait_for_all();
         // A thread that was being created meanwhile may still await the beginning.
         self.apply_begun(session.index);
+        Ok(())
     }
 
     /// Gives the threads that were attached before the session has begun their masks.
@@ -292,6 +305,9 @@ impl Gate {
                     pid: thread.visible_pid,
                     has_crossed: is_watched && thread.generation != 0 && state != wire::BEFORE_CALL,
                     call: is_in_call.then_some((u32::from(thread.call), thread.lens.entered_ns)),
+                    row: u32::from(thread.row),
+                    state: thread,
+                    life: self.lens_lives.read(slot),
                 }
             })
             .collect()
@@ -360,7 +376,7 @@ impl Gate {
         for index in sessions.iter().filter(|index| **index != without) {
             let session = self.sessions.read(*index);
             let counted = match mask {
-                _ if session.awaits_begin != 0 => wire::AWAITS_BEGIN,
+                _ if session.beginning != BEGUN => wire::AWAITS_BEGIN,
                 None => session.mask,
                 Some(inner) if inner & wire::LENS != 0 => {
                     session.mask & (wire::LENS | wire::LENS_SITES | wire::PACE)

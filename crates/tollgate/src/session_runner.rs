@@ -199,7 +199,7 @@ impl SessionRunner {
         self.follow_generation()?;
         self.begun = true;
         self.began_ns = now_ns();
-        self.gate.begin(&self.session);
+        self.gate.begin(&self.session)?;
         self.extensions.iter_mut().for_each(|extension| extension.begin(self.began_ns));
         Ok(())
     }

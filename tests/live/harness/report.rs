@@ -12,6 +12,7 @@ pub struct Report {
     pub exit: Option<i32>,
     pub elapsed_ns: u64,
     pub calls: Vec<Call>,
+    pub account: Option<Account>,
     #[serde(default)]
     pub groups: Vec<RowReport>,
     #[serde(default)]
@@ -50,6 +51,22 @@ pub struct Call {
 }
 
 #[derive(Debug, Clone, Deserialize)]
+pub struct Account {
+    pub threads: u64,
+    pub lifetime_ns: u64,
+    pub calls_ns: u64,
+    pub cpu_ns: u64,
+    pub runqueue_ns: u64,
+    pub faults_ns: u64,
+    pub stopped_ns: u64,
+    pub held_ns: u64,
+    pub throttled_ns: u64,
+    pub unaccounted_ns: i64,
+    pub minor_faults: u64,
+    pub major_faults: u64,
+}
+
+#[derive(Debug, Clone, Deserialize)]
 pub struct WallInterval {
     pub low: u64,
     pub high: u64,
@@ -69,6 +86,7 @@ pub struct RowReport {
     pub command: String,
     pub elapsed_ns: u64,
     pub calls: Vec<Call>,
+    pub account: Option<Account>,
 }
 
 impl RowReport {

@@ -1,5 +1,6 @@
 //! Tests of the lens.
 
+mod account;
 mod attach;
 mod call_details;
 mod counts;

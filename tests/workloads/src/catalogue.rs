@@ -3,7 +3,7 @@
 use crate::arguments::Arguments;
 use crate::failure::Outcome;
 use crate::{
-    abi, blocking, calls, children, command_server, consumer, datagrams, inherited, load, opener,
+    abi, blocking, calls, children, command_server, consumer, datagrams, inherited, lives, load, opener,
     outcomes, plugin_calls, reading, relay, routine, seccomp, side_effects, signal_forker, signals,
     slowed_tasks, tasks, tenants, waits,
 };
@@ -120,6 +120,12 @@ pub const WORKLOADS: &[Workload] = &[
         "Does as spin-read on a CPU that it shares with 3 busy processes; prints JSON."),
     workload("mixed", "MS TIMES CPU", reading::mixed,
         "Sleeps MS ms and then reads TIMES times, 4 rounds of it, as starved does; prints JSON."),
+    workload("compute", "MS", lives::compute,
+        "Computes for MS ms without a call."),
+    workload("compute-beside", "MS CPU", lives::compute_beside,
+        "Does as compute on a CPU that it shares with 3 busy processes."),
+    workload("map-cold", "FILE", lives::map_cold,
+        "Reads a byte of each page of FILE, which is not in memory, through a mapping; prints         JSON."),
     workload("errors", "N", outcomes::errors,
         "Makes N calls each of openat, close and read that fail: ENOENT, EBADF, EAGAIN."),
     workload("faults", "PAGES", outcomes::faults,

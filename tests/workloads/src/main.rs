@@ -23,6 +23,7 @@ mod datagrams;
 mod endpoint;
 mod failure;
 mod inherited;
+mod lives;
 mod load;
 mod memory;
 mod opener;

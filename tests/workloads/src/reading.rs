@@ -23,7 +23,7 @@ const SIBLINGS: usize = 3;
 /// Rounds of `mixed`, each a sleep and then reads.
 const ROUNDS: u64 = 4;
 /// A `cpu_set_t` names CPUs below this.
-const MAX_CPUS: u64 = libc::CPU_SETSIZE as u64;
+pub const MAX_CPUS: u64 = libc::CPU_SETSIZE as u64;
 
 /// Reads /dev/zero, one block a call, into a buffer that is already backed by memory.
 struct ZeroReader {
@@ -95,11 +95,11 @@ pub fn mixed(mut arguments: Arguments) -> Outcome {
 }
 
 /// Busy processes on the CPU of this one, which end with it.
-struct Siblings(Vec<pid_t>);
+pub struct Siblings(Vec<pid_t>);
 
 impl Siblings {
     /// Pins this process to `cpu` and starts its siblings there; all spin when this returns.
-    fn start_on(cpu: u64) -> Result<Self, Failure> {
+    pub fn start_on(cpu: u64) -> Result<Self, Failure> {
         pin_to(cpu)?;
         block_child_signals()?;
         let parent = own_pid();

@@ -54,6 +54,8 @@ pub struct Gate {
     pub(crate) threads: MappedArray<wire::thread_state>,
     /// By thread slot: the part of a thread's guard state that normal calls do not need.
     pub(crate) guard_threads: MappedArray<wire::guard_cold>,
+    /// By thread slot: the account of a thread.
+    pub(crate) lens_lives: MappedArray<wire::lens_life>,
     /// By session number. No session has number 0.
     pub sessions: MappedArray<wire::session>,
     /// By row. Row 0 means none.
@@ -171,6 +173,7 @@ impl Gate {
             header,
             threads: MappedArray::new(maps.get(".bss.threads"), wire::THREADS)?,
             guard_threads: MappedArray::new(maps.get(".bss.guard"), wire::THREADS)?,
+            lens_lives: MappedArray::new(maps.get(".bss.lens_lives"), wire::THREADS)?,
             sessions: MappedArray::new(maps.get("sessions"), wire::SESSIONS)?,
             rows: MappedArray::new(maps.get("rows"), wire::ROWS)?,
             cell_index: MappedArray::new(maps.get(".bss.cell_index"), wire::ROWS)?,

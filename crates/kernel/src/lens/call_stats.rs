@@ -154,6 +154,9 @@ pub struct SiteStats {
 pub struct RowStats {
     /// By call index.
     pub calls: BTreeMap<u32, CallStats>,
+    /// By [`wire::account_part`]: what threads did beside calls. Only the numbers, the times and
+    /// the faults are used.
+    pub parts: BTreeMap<u32, CallStats>,
     /// By call index and kernel address.
     pub sites: BTreeMap<(u32, u64), SiteStats>,
     /// When its last thread ended; `u64::MAX`: it has threads.
@@ -161,11 +164,20 @@ pub struct RowStats {
 }
 
 impl RowStats {
+    /// The statistics of a call or of a part of the account, by the index of its cell.
+    pub(crate) fn of_cell(&mut self, index: u32) -> &mut CallStats {
+        let all = if index < wire::CALL_INDICES { &mut self.calls } else { &mut self.parts };
+        all.entry(index).or_default()
+    }
+
     /// Adds another row's statistics, call by call. Of two ends, the later one remains.
     pub fn add(&mut self, other: &Self) {
         self.ended_ns = self.ended_ns.max(other.ended_ns);
         for (call, stats) in &other.calls {
             self.calls.entry(*call).or_default().add(stats);
+        }
+        for (part, stats) in &other.parts {
+            self.parts.entry(*part).or_default().add(stats);
         }
         for (key, site) in &other.sites {
             let sum = self.sites.entry(*key).or_default();

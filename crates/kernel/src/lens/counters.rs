@@ -7,8 +7,10 @@ use zerocopy::FromBytes as _;
 
 use crate::error::{ErrorContext, Result};
 use crate::gate::{Gate, Lock};
+use crate::lens::account::live_parts;
 use crate::lens::call_stats::{RowName, RowStats, SiteStats};
 use crate::rows::session_rows;
+use crate::session::LiveThread;
 use crate::wire;
 
 /// Adds up a session's statistics over its life. It is needed because rows are freed and allocated
@@ -64,6 +66,16 @@ impl Collector {
         Ok(())
     }
 
+    /// Adds the accounts of threads that have not ended. They are about to be detached.
+    pub fn add_live(&mut self, threads: &[LiveThread]) {
+        for thread in threads {
+            let row = self.open.entry(thread.row).or_default();
+            for (part, stats) in live_parts(thread) {
+                row.of_cell(part).add(&stats);
+            }
+        }
+    }
+
     /// Reads all rows, and returns all statistics since the session began. Rows of the same name
     /// are added up.
     pub fn stats_by_row(
@@ -96,7 +108,7 @@ impl Collector {
             let now: Vec<_> = values.iter().map(|bytes| cell_from(bytes)).collect();
             let last =
                 self.last.entry(cell).or_insert_with(|| vec![wire::cell::default(); now.len()]);
-            let stats = self.open.entry(row).or_default().calls.entry(call).or_default();
+            let stats = self.open.entry(row).or_default().of_cell(call);
             for (now, last) in now.iter().zip(last.iter()) {
                 stats.add_since(now, last);
             }

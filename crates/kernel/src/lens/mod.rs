@@ -1,4 +1,5 @@
 //! The lens' kernel side: the counters of calls, and the statistics made of them.
 
+mod account;
 pub mod call_stats;
 pub mod counters;

@@ -10,6 +10,7 @@ use stats::histogram;
 use stats::interval::normal_mean_interval;
 
 use super::order::Order;
+use super::account::account;
 use super::report::{BlockedIn, Call, LensReport, RowReport, WallInterval};
 use crate::call_name::call_name;
 
@@ -40,7 +41,8 @@ pub fn lens_report(
         total.add(row);
     }
     let groups = if rows.per == wire::PER_ALL { Vec::new() } else { rows.reports(stats, symbols) };
-    LensReport { calls: calls(&total, rows.order, symbols), groups, ..LensReport::default() }
+    let calls = calls(&total, rows.order, symbols);
+    LensReport { account: account(&total, &calls), calls, groups, ..LensReport::default() }
 }
 
 impl ReportRows<'_> {
@@ -92,13 +94,15 @@ impl ReportRows<'_> {
         let command = self.names.get(&name.pid).filter(|_| !has_ended).map_or(command, |now| now);
         let began_ns = name.started_ns.clamp(self.counted.start, self.counted.end);
         let ended_ns = row.ended_ns.clamp(began_ns, self.counted.end);
+        let calls = calls(row, self.order, symbols);
         RowReport {
+            account: account(row, &calls),
             pid: name.tgid,
             tid: (self.per == wire::PER_THREAD).then_some(name.pid),
             // The session's common row has no task.
             command: if command.is_empty() { "(common)".into() } else { command.into() },
             elapsed_ns: ended_ns - began_ns,
-            calls: calls(row, self.order, symbols),
+            calls,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! `tollgate lens`: reports where the kernel time of running processes goes, and compares reports.
 
+mod account;
 mod arguments;
 mod arms;
 mod build_report;

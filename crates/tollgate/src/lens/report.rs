@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 pub struct LensReport {
     /// All rows together. Sums over threads may exceed the elapsed time.
     pub calls: Vec<Call>,
+    /// Where the threads spent their lives.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<Account>,
     /// With `--per`: the rows, each a process, a thread or a command.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<RowReport>,
@@ -70,6 +73,34 @@ pub struct Call {
     pub wall_interval_ns: Option<WallInterval>,
 }
 
+/// The lives of threads while they counted, added up, and the parts of which they consist. Times are
+/// in nanoseconds.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Account {
+    pub threads: u64,
+    pub lifetime_ns: u64,
+    /// In calls, with those that had not ended when their thread or the session did.
+    pub calls_ns: u64,
+    /// On a processor outside of calls: the program's own code, page faults and interrupts.
+    pub cpu_ns: u64,
+    /// Ready to run, outside of calls.
+    pub runqueue_ns: u64,
+    /// Asleep in page faults outside of calls.
+    pub faults_ns: u64,
+    /// Stopped by a signal, a tracer or a freezer of control groups.
+    pub stopped_ns: u64,
+    /// Held by the guard.
+    pub held_ns: u64,
+    /// Throttled by a limit on a control group's processor time (since Linux 6.18; before, it is in
+    /// `runqueue_ns`).
+    pub throttled_ns: u64,
+    /// The lifetime less all other parts. It is negative if they are longer than the lifetime.
+    pub unaccounted_ns: i64,
+    /// Page faults outside of calls.
+    pub minor_faults: u64,
+    pub major_faults: u64,
+}
+
 /// The interval of an estimated wall time, in nanoseconds.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct WallInterval {
@@ -101,6 +132,8 @@ pub struct RowReport {
     #[serde(default)]
     pub elapsed_ns: u64,
     pub calls: Vec<Call>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<Account>,
 }
 
 /// One call that took at least as long as `--slower-than` says.

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value};
 
 use super::call_table::CallTable;
-use super::report::{Call, InProgress, LensReport, RowReport, SlowCall};
-use crate::format::{count, duration, printable, share};
+use super::report::{Account, Call, InProgress, LensReport, RowReport, SlowCall};
+use crate::format::{count, duration, number_of, printable, share};
 use crate::report::{Section, TextOptions, fields, more_rows};
 
 /// Blocking sites with less than this share of a call's blocked time are only in the JSON.
@@ -36,6 +36,7 @@ impl Section for LensReport {
 
 fn all_calls(out: &mut String, report: &LensReport, layout: &TextOptions) {
     calls_headline(out, report);
+    report.account.iter().for_each(|account| account_line(out, account));
     if report.groups.is_empty() {
         table(out, &report.calls, layout);
     }
@@ -45,6 +46,7 @@ fn all_calls(out: &mut String, report: &LensReport, layout: &TextOptions) {
 fn rows(out: &mut String, rows: &[RowReport], layout: &TextOptions) {
     for row in rows.iter().take(layout.top) {
         let _ = writeln!(out, "\n{}", row_title(row));
+        row.account.iter().for_each(|account| account_line(out, account));
         table(out, &row.calls, layout);
     }
     more_rows(out, rows.len(), layout.top, "tables");
@@ -75,6 +77,29 @@ fn calls_headline(out: &mut String, report: &LensReport) {
             "{} of it ({}) were in calls that wait, where idle threads are, too",
             duration(in_waits),
             share(in_waits, wall)
+        );
+    }
+}
+
+/// Where the threads' lives went, without the parts that are 0.
+fn account_line(out: &mut String, account: &Account) {
+    let lifetime = account.lifetime_ns;
+    let unaccounted = ("unaccounted", account.unaccounted_ns.unsigned_abs());
+    let parts: Vec<_> = account
+        .parts()
+        .into_iter()
+        .chain([unaccounted])
+        .filter(|(_, ns)| *ns > 0)
+        .map(|(part, ns)| format!("{part} {} ({})", duration(ns), share(ns, lifetime)))
+        .collect();
+    let _ = write!(out, "{} lived {}", number_of(account.threads as usize, "thread"), duration(lifetime));
+    let _ = writeln!(out, ": {}", parts.join(", "));
+    if account.minor_faults + account.major_faults > 0 {
+        let _ = writeln!(
+            out,
+            "page faults outside of calls: {} minor, {} major",
+            count(account.minor_faults),
+            count(account.major_faults)
         );
     }
 }

@@ -123,6 +123,7 @@ impl Extension for LensInSession {
 
     fn before_detach(&mut self, live: &[LiveThread]) {
         let now = now_ns();
+        self.collector.add_live(live);
         self.in_progress = live.iter().filter_map(|thread| in_progress(thread, now)).collect();
         if matches!(self.per, wire::PER_PROCESS | wire::PER_THREAD) {
             let name = |thread: &LiveThread| Some((thread.pid, process::name(thread.pid)?));

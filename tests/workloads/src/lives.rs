@@ -1,0 +1,76 @@
+//! What a thread does outside of calls: it computes, waits for a processor, or has page faults.
+
+use crate::arguments::{Arguments, HOUR_MS};
+use crate::failure::{Failure, Outcome, check, os_failure};
+use crate::output::print_line;
+use crate::reading::{MAX_CPUS, Siblings};
+use std::fs::File;
+use std::hint;
+use std::os::fd::AsRawFd as _;
+use std::ptr;
+use std::time::{Duration, Instant};
+
+const PAGE: usize = 4096;
+
+/// The clock is read without a call (vdso(7)).
+fn compute_for(milliseconds: u64) {
+    let end = Instant::now() + Duration::from_millis(milliseconds);
+    while Instant::now() < end {
+        hint::spin_loop();
+    }
+}
+
+pub fn compute(mut arguments: Arguments) -> Outcome {
+    let milliseconds = arguments.number("MS", 0..=HOUR_MS)?;
+    arguments.end()?;
+    compute_for(milliseconds);
+    Ok(())
+}
+
+pub fn compute_beside(mut arguments: Arguments) -> Outcome {
+    let milliseconds = arguments.number("MS", 0..=HOUR_MS)?;
+    let cpu = arguments.number("CPU", 0..=MAX_CPUS - 1)?;
+    arguments.end()?;
+    let siblings = Siblings::start_on(cpu)?;
+    compute_for(milliseconds);
+    drop(siblings);
+    Ok(())
+}
+
+pub fn map_cold(mut arguments: Arguments) -> Outcome {
+    let path = arguments.path("FILE")?;
+    arguments.end()?;
+    let file = File::open(&path).map_err(|error| os_failure("open the file", error))?;
+    let length = file.metadata().map_err(|error| os_failure("find its size", error))?.len();
+    // SAFETY: takes numbers only.
+    check(
+        unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) },
+        "drop its pages",
+    )?;
+    let (began, faults) = (Instant::now(), major_faults()?);
+    let sum = touch_pages(&file, length as usize)?;
+    let (ns, faults) = (began.elapsed().as_nanos(), major_faults()? - faults);
+    print_line(&format!(r#"{{"ns":{ns},"major_faults":{faults},"sum":{sum}}}"#))
+}
+
+/// Reads a byte of each page of a file, through a mapping.
+fn touch_pages(file: &File, length: usize) -> Result<u64, Failure> {
+    // SAFETY: a new mapping at an address of the kernel's choice replaces no memory.
+    let start = unsafe {
+        libc::mmap(ptr::null_mut(), length, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0)
+    };
+    check(if start == libc::MAP_FAILED { -1 } else { 0 }, "map the file")?;
+    // SAFETY: the range is that of the mapping.
+    check(unsafe { libc::madvise(start, length, libc::MADV_RANDOM) }, "advise the kernel")?;
+    let pages = (0..length).step_by(PAGE);
+    // SAFETY: within the mapping, which has not been removed.
+    Ok(pages.map(|at| u64::from(unsafe { start.cast::<u8>().add(at).read_volatile() })).sum())
+}
+
+fn major_faults() -> Result<u64, Failure> {
+    // SAFETY: a zeroed rusage is valid, and is room for the result.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    check(unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) }, "count its faults")?;
+    Ok(usage.ru_majflt as u64)
+}
