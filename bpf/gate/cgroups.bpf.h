@@ -66,31 +66,6 @@ struct entering {
 	bool is_current, is_elsewhere;
 };
 
-/* The depth of sessions within each other to which a thread is looked for. */
-#define NESTED_SESSIONS 8
-
-/*
- * Whether a thread already counts in a session, perhaps within another one. It must not be taken
- * over again at each move between two groups of the session.
- */
-static __always_inline bool counts_in(struct thread_state *thread, u32 index)
-{
-	u32 number = thread->row, i;
-	struct row *row;
-
-	if (!(thread->mask & ~SERVICE))
-		return false;
-	for (i = 0; i < NESTED_SESSIONS && number; i++) {
-		row = row_at(number);
-		if (!row)
-			return false;
-		if (row->session == index)
-			return true;
-		number = row->parent;
-	}
-	return false;
-}
-
 static long enter_session(u32 index, struct entering *at)
 {
 	struct task_struct *task = at->task;

@@ -11,6 +11,9 @@
 /* include/uapi/linux/limits.h, PATH_MAX; a power of two. */
 #define EXEC_PATH_LEN 4096
 
+/* "exe" and its NUL. */
+#define EXE 0x657865
+
 struct exec_path {
 	char text[EXEC_PATH_LEN];
 };
@@ -42,6 +45,21 @@ static __always_inline bool is_full(const char *comm)
 	return comm[COMM_LEN - 2];
 }
 
+/* The name of the file that a task executes, in kernel memory. */
+static __always_inline const void *executable_name(struct task_struct *task)
+{
+	return BPF_CORE_READ(task, mm, exe_file, f_path.dentry, d_name.name);
+}
+
+/*
+ * Whether comm is the "exe" of a program that has executed /proc/self/exe. Its name is that of the
+ * file.
+ */
+static __always_inline bool is_own_executable(const char *comm)
+{
+	return *(u32 *)comm == EXE;
+}
+
 /*
  * The name of a command whose comm is full, in kernel memory. `path`: the path of execve, or 0 if
  * the command runs already. NULL: only comm is known.
@@ -54,7 +72,7 @@ static __always_inline const void *long_command(struct task_struct *task, const 
 
 	if (path)
 		return (void *)last_name_of(path);
-	name = BPF_CORE_READ(task, mm, exe_file, f_path.dentry, d_name.name);
+	name = executable_name(task);
 	bpf_probe_read_kernel_str(beginning, COMM_LEN, name);
 	/* A script's executable is its interpreter, and a program can change its comm. */
 	return ((u64 *)beginning)[0] == ((u64 *)comm)[0] &&

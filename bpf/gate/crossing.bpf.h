@@ -82,7 +82,8 @@ static __always_inline bool on_sys_exit(struct thread_state *thread, struct pt_r
 		on_unmatched_sys_exit(thread, regs, result);
 		return false;
 	}
-	thread->in_call = 0;
+	at.is_outer = thread->in_call == IN_OUTER_CALL;
+	thread->in_call = NOT_IN_CALL;
 	call_sys_exit(&at);
 	return true;
 }

@@ -45,7 +45,9 @@ static __always_inline u32 alloc_row(u32 session_index, struct session *session,
 	row->session = session_index;
 	row->parent = parent;
 	row->threads = 0;
+	row->began_ns = bpf_ktime_get_ns();
 	row->ended_ns = 0;
+	row->made_for = session->number;
 	name_row(row, session, task, name);
 	row->state = ROW_LIVE;
 	return index;
@@ -60,12 +62,21 @@ static __always_inline u32 row_or_base(u32 row, u32 session_index, struct sessio
 	return session->base_row;
 }
 
-static __always_inline void row_add_thread(u32 index, s32 change)
+static __always_inline void row_add_thread(u32 index)
 {
 	struct row *row = row_at(index);
 
 	if (row)
-		__sync_fetch_and_add(&row->threads, change);
+		__sync_fetch_and_add(&row->threads, 1);
+}
+
+/* A thread goes on in another row. */
+static __always_inline void row_remove_thread(u32 index)
+{
+	struct row *row = row_at(index);
+
+	if (row && __sync_fetch_and_add(&row->threads, -1) == 1)
+		row->ended_ns = bpf_ktime_get_ns();
 }
 
 /*
@@ -141,9 +152,11 @@ static __noinline u32 shared_row(u32 session_index, struct session *session,
 		return alloc_row(session_index, session, task, parent, NULL);
 	if (session->per == PER_COMMAND) {
 		bpf_probe_read_kernel(key.name, sizeof(key.name), &task->comm);
-		if (is_full(key.name) && scratch)
+		if (is_own_executable(key.name))
+			name = executable_name(task);
+		else if (is_full(key.name) && scratch)
 			name = long_command(task, key.name, path);
-		if (name)
+		if (name && scratch)
 			((u64 *)key.name)[1] = hash_kernel_text(scratch, name);
 	}
 	if (session->per == PER_PROCESS)
@@ -155,6 +168,31 @@ static __noinline u32 shared_row(u32 session_index, struct session *session,
 	if (index)
 		bpf_map_update_elem(&shared_rows, &key, &index, BPF_ANY);
 	return index;
+}
+
+/* The depth of sessions within each other to which a thread is looked for. */
+#define NESTED_SESSIONS 8
+
+/*
+ * Whether a thread already counts in a session, perhaps within another one. It must not be taken
+ * over again, at a move between two groups of the session or when it is found again.
+ */
+static __always_inline bool counts_in(struct thread_state *thread, u32 index)
+{
+	u32 number = thread->row, i;
+	struct row *row;
+
+	if (!(thread->mask & ~SERVICE))
+		return false;
+	for (i = 0; i < NESTED_SESSIONS && number; i++) {
+		row = row_at(number);
+		if (!row)
+			return false;
+		if (row->session == index)
+			return true;
+		number = row->parent;
+	}
+	return false;
 }
 
 /*

@@ -79,8 +79,9 @@ static __always_inline void apply_session(struct thread_state *thread, u32 sessi
 	};
 
 	/* Services apply to the whole machine, so a thread keeps its service in every session. */
-	at.mask = (READ_ONCE(session->beginning) ? AWAITS_BEGIN : session->mask & ~SERVICE) |
-		  (thread->mask & SERVICE) | inherited_mask(session, before);
+	at.mask = READ_ONCE(session->beginning) == SESSION_WAITS ? AWAITS_BEGIN :
+								   session->mask & ~SERVICE;
+	at.mask |= (thread->mask & SERVICE) | inherited_mask(session, before);
 	call_join(&at);
 	thread->mask = at.mask;
 }
@@ -131,7 +132,7 @@ static __always_inline void gate_thread(struct task_struct *task, u32 session_in
 		call_fork(thread, parent);
 	else
 		attach_service(thread, task, false);
-	row_add_thread(row, 1);
+	row_add_thread(row);
 	if (!insert_slot(task, slot)) {
 		count_loss(session_index, LOSS_THREADS_FULL);
 		ungate_thread(thread, slot);
@@ -271,8 +272,8 @@ static __always_inline void task_executed(struct task_struct *task, u32 old_pid,
 		index = shared_row(thread->session, session, task, parent_row(thread->row),
 				   (u64)BPF_CORE_READ(bprm, filename));
 		index = row_or_base(index, thread->session, session);
-		row_add_thread(thread->row, -1);
-		row_add_thread(index, 1);
+		row_remove_thread(thread->row);
+		row_add_thread(index);
 		thread->row = index;
 	} else {
 		row = row_at(thread->row);
@@ -320,16 +321,17 @@ static __always_inline void attach_task(struct task_struct *task, u32 index,
 	is_member = has(thread, SERVICE);
 	resolve_call(thread, task);
 	/*
-	 * The thread already belongs to this session, or this session only adds services to a
-	 * thread of another session.
+	 * The thread already counts in this session, or this session only adds services to a thread
+	 * of another session.
 	 */
-	if (thread->mask && (thread->session == index || !(session->mask & ~SERVICE))) {
+	if (thread->mask && (thread->session == index || counts_in(thread, index) ||
+			     !(session->mask & ~SERVICE))) {
 		attach_service(thread, task, is_member);
 		return;
 	}
 	is_free = !(thread->mask & ~SERVICE);
 	/* What it counts must not count here before the session begins. It is attached then. */
-	if (!is_free && READ_ONCE(session->beginning))
+	if (!is_free && READ_ONCE(session->beginning) == SESSION_WAITS)
 		return;
 	/*
 	 * Either the session that had the thread has ended (is_free), or the thread belongs to
@@ -343,9 +345,12 @@ static __always_inline void attach_task(struct task_struct *task, u32 index,
 		count_loss(index, LOSS_THREADS_FULL);
 		return;
 	}
-	row_add_thread(row, 1);
-	if (!is_free)
+	row_add_thread(row);
+	if (!is_free) {
 		call_leave_row(thread, task);
+		if (thread->in_call == IN_CALL)
+			thread->in_call = IN_OUTER_CALL;
+	}
 	call_begin_to_count(thread, task, false);
 	if (is_free) {
 		thread->generation = 0;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The account of a thread: its whole life, by the scheduler's own counters, and what it waits for
- * outside of calls. What is left of a life after its calls and these waits is its time on a
- * processor outside of calls, its waits for a processor there, and what is unaccounted.
+ * The account of a thread: how long it lives, and what it waits for outside of calls. What is left
+ * of a life after its calls and these waits is its time on a processor outside of calls. What the
+ * scheduler has not counted as processor time is unaccounted: a switch was not reported, or the
+ * virtual machine did not run.
  */
 #ifndef TOLLGATE_LENS_ACCOUNT_BPF_H
 #define TOLLGATE_LENS_ACCOUNT_BPF_H
@@ -56,7 +57,7 @@ static __always_inline void lens_begin_life(struct thread_state *thread, struct 
 
 	life->began_ns = bpf_ktime_get_ns();
 	life->processor_ns = lens_processor_ns(task, is_current, life->began_ns);
-	life->run_delay_ns = task->sched_info.run_delay;
+	life->off_ns = 0;
 	life->minor_faults = task->min_flt;
 	life->major_faults = task->maj_flt;
 	life->left_ns = 0;
@@ -74,7 +75,7 @@ static __always_inline void lens_add_life(struct thread_state *thread, struct ta
 					  u32 part, bool is_current)
 {
 	struct lens_life *life = lens_life_of(thread);
-	u64 now = bpf_ktime_get_ns(), wall = now - life->began_ns, rest;
+	u64 now = bpf_ktime_get_ns(), wall = now - life->began_ns, known;
 	struct cell *cell;
 
 	if (!life->began_ns)
@@ -84,15 +85,16 @@ static __always_inline void lens_add_life(struct thread_state *thread, struct ta
 		return;
 	cell->count += 1;
 	cell->wall_ns += wall;
-	rest = task->sched_info.run_delay - life->run_delay_ns;
-	rest = rest < wall ? rest : wall;
-	cell->runqueue_ns += rest;
-	wall -= rest;
-	rest = lens_processor_ns(task, is_current, now) - life->processor_ns;
-	if (rest < wall)
-		cell->blocked_ns += wall - rest;
 	cell->minor_faults += (u32)task->min_flt - life->minor_faults;
 	cell->major_faults += (u32)task->maj_flt - life->major_faults;
+	known = lens_processor_ns(task, is_current, now) - life->processor_ns + life->off_ns;
+	if (known >= wall)
+		return;
+	/* Of a call that was not seen from its beginning, the sleeps were not seen either. */
+	if (part == ACCOUNT_LIFE)
+		cell->blocked_ns += wall - known;
+	else
+		life->off_ns += wall - known;
 }
 
 /* The same for the current thread. This is a global function, so that it is verified once. */
@@ -130,23 +132,31 @@ static __always_inline void lens_return_outside(struct switching *at)
 	struct lens_life *life = lens_life_of(at->thread);
 	u64 now, off, queued, waited;
 	struct cell *cell;
+	u32 part;
 
 	if (!life->left_ns)
 		return;
 	now = switch_ns(at);
 	off = now - life->left_ns;
 	at->thread->lens_switch.switched_in_ns = now;
-	/* The kernel adds the time in the queue of this processor right after this event. */
+	/*
+	 * The kernel adds the time in the queue of this processor right after this event. After a
+	 * migration, it may count from the latest tick of the processor.
+	 */
 	waited = at->task->sched_info.run_delay - life->left_delay_ns;
 	queued = at->task->sched_info.last_queued + at->cpu->clock_offset;
-	if (at->task->sched_info.last_queued && queued > life->left_ns && queued < now)
+	if (at->task->sched_info.last_queued && queued < now)
 		waited += now - queued;
 	waited = waited < off ? waited : off;
 	life->left_ns = 0;
-	if (life->left_part == ACCOUNT_THROTTLED &&
-	    (!at->cpu->clock_offset || off - waited < THROTTLED_NS))
-		return;
-	cell = lens_part_cell(at->thread, life->left_part);
+	life->off_ns += off;
+	part = life->left_part;
+	if (part == ACCOUNT_THROTTLED &&
+	    (!at->cpu->clock_offset || off - waited < THROTTLED_NS)) {
+		part = ACCOUNT_READY;
+		waited = off;
+	}
+	cell = lens_part_cell(at->thread, part);
 	if (!cell)
 		return;
 	cell->count += 1;

@@ -79,17 +79,24 @@ static __noinline u32 base_row_cell(u32 session_index, u32 row, u32 call)
 }
 
 /*
- * The counters of a call of this thread. If no cell is left at all, counts a loss and returns NULL.
+ * The counters of a call of this thread in a row. If no cell is left at all, counts a loss and
+ * returns NULL.
  */
-static __always_inline struct cell *cell_for(struct thread_state *thread, u32 call, u32 **entry)
+static __always_inline struct cell *cell_of(struct thread_state *thread, u32 row, u32 call,
+					    u32 **entry)
 {
-	u32 number = cell_index_for(thread->row, call, config.unreserved_cells, entry);
+	u32 number = cell_index_for(row, call, config.unreserved_cells, entry);
 
 	if (unlikely(!number))
-		number = base_row_cell(thread->session, thread->row, call);
+		number = base_row_cell(thread->session, row, call);
 	if (unlikely(!number))
 		return NULL;
 	return bpf_map_lookup_elem(&lens_cells, &number);
+}
+
+static __always_inline struct cell *cell_for(struct thread_state *thread, u32 call, u32 **entry)
+{
+	return cell_of(thread, thread->row, call, entry);
 }
 
 static __always_inline u32 log2_floor(u64 value)

@@ -11,6 +11,7 @@
 
 #include "gate/calls.bpf.h"
 #include "gate/events.bpf.h"
+#include "gate/rows.bpf.h"
 #include "lens/account.bpf.h"
 #include "lens/cells.bpf.h"
 #include "lens/sites.bpf.h"
@@ -104,7 +105,7 @@ static __always_inline void lens_reconcile_switch(struct thread_state *thread,
 						  u64 now)
 {
 	u64 arrival = task->sched_info.last_arrival;
-	u64 switched_in;
+	u64 switched_in, off;
 
 	if (thread->lens_switch.switched_in_ns)
 		cpu->clock_offset = thread->lens_switch.switched_in_ns - arrival;
@@ -117,8 +118,11 @@ static __always_inline void lens_reconcile_switch(struct thread_state *thread,
 	 */
 	if (switched_in > now)
 		switched_in = now;
-	if (cpu->clock_offset && switched_in > thread->lens_switch.switched_out_ns)
-		thread->lens.off_ns += switched_in - thread->lens_switch.switched_out_ns;
+	if (cpu->clock_offset && switched_in > thread->lens_switch.switched_out_ns) {
+		off = switched_in - thread->lens_switch.switched_out_ns;
+		thread->lens.off_ns += off;
+		lens_life_of(thread)->off_ns += off;
+	}
 	thread->lens.is_off_cpu = 0;
 }
 
@@ -143,7 +147,7 @@ static __always_inline void lens_add_time(struct crossing *at, struct cell *cell
 		if (thread->lens.has_site)
 			lens_record_site(thread, task->sched_info.run_delay);
 	}
-	if (has(thread, LENS_SLOW))
+	if (has(thread, LENS_SLOW) && !at->is_outer)
 		lens_slow_exit(thread, at->result, at->now, runqueue);
 	thread->lens.off_ns = 0;
 }
@@ -155,8 +159,12 @@ static __always_inline void lens_sys_exit(struct crossing *at)
 	u64 now = at->now;
 	u32 call = thread->call, weight = 1, *entry = NULL;
 	u64 faults, wall;
-	struct cell *cell = cell_for(thread, call, &entry);
+	struct cell *cell;
 
+	if (unlikely(at->is_outer))
+		lens_add_current_life(thread->slot, ACCOUNT_OUTER);
+	cell = cell_of(thread, unlikely(at->is_outer) ? parent_row(thread->row) : thread->row, call,
+		       &entry);
 	if (!cell) {
 		thread->lens.off_ns = 0;
 		thread->lens.is_off_cpu = 0;
@@ -314,6 +322,7 @@ static __always_inline void lens_switch_in(struct switching *at)
 	thread->lens.is_off_cpu = 0;
 	thread->lens_switch.switched_in_ns = now;
 	thread->lens.off_ns += off;
+	lens_life_of(thread)->off_ns += off;
 	if (!thread->lens.is_asleep || !has(thread, LENS_SITES | LENS_SLOW))
 		return;
 	cold = lens_cold_of(thread);

@@ -56,11 +56,18 @@ struct cell {
 enum account_part {
 	/*
 	 * Whole lives, of which calls and all other parts are parts: the number of threads, their time
-	 * while they counted, and of it the time neither on a processor nor ready to run.
+	 * while they counted, and as blocked_ns the unaccounted part of it.
 	 */
 	ACCOUNT_LIFE = CALL_INDICES,
 	/* Calls that are in no call's cell, because their beginning or their end was not seen. */
 	ACCOUNT_UNFINISHED,
+	/*
+	 * Calls that began in the parent row, and are in a call's cell there. These times are those
+	 * since the thread counts in its row, for the session of which that is.
+	 */
+	ACCOUNT_OUTER,
+	/* Ready to run outside of calls, but not on a processor. */
+	ACCOUNT_READY,
 	/* Sleeps outside of calls: page faults that wait for a file or for memory. */
 	ACCOUNT_FAULTS,
 	/* By a signal, a tracer or a freezer of control groups. */
@@ -72,9 +79,12 @@ enum account_part {
 	CELL_INDICES,
 };
 
-/* The cell of each call and part in a row, in the low bits (0: none yet). */
+/*
+ * The cell of each call and part in a row, in the low bits (0: none yet). The number of entries is
+ * even, because the entries of mapped arrays have a multiple of eight bytes.
+ */
 struct cell_table {
-	__u32 cell[CELL_INDICES];
+	__u32 cell[CELL_INDICES + CELL_INDICES % 2];
 };
 
 /* Upper bound of the number of cells: crates/kernel/src/gate/load.rs. */
@@ -209,9 +219,9 @@ struct lens_cold {
 struct lens_life {
 	/* When it began to count; 0: it does not count. */
 	__u64 began_ns;
-	/* Its processor time, its wait for processors and its page faults until then. */
+	/* Its processor time and its page faults until then, and its time off processors since. */
 	__u64 processor_ns;
-	__u64 run_delay_ns;
+	__u64 off_ns;
 	__u32 minor_faults;
 	__u32 major_faults;
 	/* Outside of calls: when it was switched out (0: it is not), its run_delay then, and why. */

@@ -69,6 +69,19 @@ pub struct LiveThread {
 
 const BEGUN: u32 = wire::SESSION_BEGUN;
 
+/// When a session has begun to count.
+pub struct Beginning {
+    /// In nanoseconds, as [`now_ns`].
+    pub began_ns: u64,
+    /// As in [`Gate::attach_tasks`].
+    pub missed: u32,
+}
+
+/// A request to attach a process, which has an identity of 0 if it has none.
+fn request_of(session: &Session, tgid: u32, identity: u64) -> (u32, wire::attach_request) {
+    (tgid, wire::attach_request { session: session.index, is_owner: 0, identity })
+}
+
 fn base_row(session: u32) -> u32 {
     wire::ALLOCATABLE_ROWS + session
 }
@@ -105,7 +118,13 @@ impl Gate {
             (1..wire::SESSIONS).map(|index| self.sessions.read(index).number).max().unwrap_or(0);
         self.clear_losses(index)?;
         let base_row = base_row(index);
-        let live = wire::row { state: wire::ROW_LIVE, session: index, ..Default::default() };
+        let live = wire::row {
+            state: wire::ROW_LIVE,
+            session: index,
+            began_ns: now_ns(),
+            made_for: 1 + latest,
+            ..Default::default()
+        };
         self.rows.write(base_row, live);
         let ring = new_ring()?;
         let ring_fd = ring.as_fd().as_raw_fd();
@@ -165,11 +184,9 @@ impl Gate {
         // A process has one entry among the requests, so two sessions must not request it at the
         // same time.
         let _lock = Lock::take()?;
-        let request = |tgid: &u32| {
-            let identity = identities.get(tgid).copied().unwrap_or(0);
-            (*tgid, wire::attach_request { session: session.index, is_owner: 0, identity })
-        };
-        let requests: Vec<_> = tgids.iter().map(request).collect();
+        let identity = |tgid: &u32| identities.get(tgid).copied().unwrap_or(0);
+        let requests: Vec<_> =
+            tgids.iter().map(|tgid| request_of(session, *tgid, identity(tgid))).collect();
         self.request_attachments(session, &requests)?;
         Ok(cpus::visit_all())
     }
@@ -181,11 +198,26 @@ impl Gate {
         self.request_attachments(session, &[(std::process::id(), request)])
     }
 
-    /// The caller holds the lock.
     fn request_attachments(
         &self,
         session: &mut Session,
         all: &[(u32, wire::attach_request)],
+    ) -> Result<()> {
+        self.with_requests(session, all, |iterator| {
+            iterator.run(IteratorKind::Attach)?;
+            // A thread that was being created during the first pass may have been missed. Either it
+            // inherits the session from its parent, which was gated by then, or the second pass
+            // finds it.
+            iterator.run(IteratorKind::Attach).map(drop)
+        })
+    }
+
+    /// Runs passes of the iterator that attaches these tasks. The caller holds the lock.
+    fn with_requests(
+        &self,
+        session: &mut Session,
+        all: &[(u32, wire::attach_request)],
+        passes: impl FnOnce(&Iterators) -> Result<()>,
     ) -> Result<()> {
         let requests = self.maps.get("attach_requests");
         for (tgid, request) in all {
@@ -204,34 +236,38 @@ impl Gate {
             session.attach_iterator = Some((self.generation(), iterator));
         }
         let (_, iterator) = session.attach_iterator.as_ref().expect("made above");
-        iterator.run(IteratorKind::Attach)?;
-        // A thread that was being created during the first pass may have been missed. Either it
-        // inherits the session from its parent, which was gated by then, or the second pass finds
-        // it.
-        iterator.run(IteratorKind::Attach)?;
+        passes(iterator)?;
         for (tgid, _) in all {
             requests.delete(&tgid.to_ne_bytes()).doing("clearing the list of processes to gate")?;
         }
         Ok(())
     }
 
-    /// Begins to count in a session with [`SessionOptions::awaits_begin`]. Tasks that count in
-    /// another session must be attached again.
-    pub fn begin(&self, session: &Session) -> Result<()> {
-        let beginning = atomic_field!(self.sessions, session.index, beginning);
+    /// Begins to count in a session with [`SessionOptions::awaits_begin`]. `shared`: processes that
+    /// also count in another session, which could not be attached before.
+    pub fn begin(&self, session: &mut Session, shared: &[u32]) -> Result<Beginning> {
+        let index = session.index;
+        let beginning = atomic_field!(self.sessions, index, beginning);
         if beginning.load(Ordering::SeqCst) == BEGUN {
-            return Ok(());
+            return Ok(Beginning { began_ns: now_ns(), missed: 0 });
         }
-        beginning.store(wire::SESSION_BEGINS, Ordering::SeqCst);
-        if let Some((_, iterator)) = &session.attach_iterator {
+        let requests: Vec<_> = shared.iter().map(|tgid| request_of(session, *tgid, 0)).collect();
+        let _lock = Lock::take()?;
+        let mut began_ns = 0;
+        self.with_requests(session, &requests, |iterator| {
+            began_ns = now_ns();
+            beginning.store(wire::SESSION_BEGINS, Ordering::SeqCst);
             iterator.run(IteratorKind::Attach)?;
-        }
-        beginning.store(BEGUN, Ordering::SeqCst);
-        self.apply_begun(session.index);
-        cpus::wait_for_all();
-        // A thread that was being created meanwhile may still await the beginning.
-        self.apply_begun(session.index);
-        Ok(())
+            beginning.store(BEGUN, Ordering::SeqCst);
+            self.apply_begun(index);
+            cpus::wait_for_all();
+            // A thread that was being created meanwhile may still await the beginning, or count in
+            // the other session alone.
+            self.apply_begun(index);
+            if shared.is_empty() { Ok(()) } else { iterator.run(IteratorKind::Attach).map(drop) }
+        })?;
+        let missed = if shared.is_empty() { 0 } else { cpus::visit_all() };
+        Ok(Beginning { began_ns, missed })
     }
 
     /// Gives the threads that were attached before the session has begun their masks.
@@ -299,12 +335,14 @@ impl Gate {
                 // Without a lens, the gate may not note where a call ends.
                 let is_watched = thread.mask & wire::LENS != 0;
                 let state = u32::from(thread.in_call);
-                let is_in_call = is_watched && state == wire::IN_CALL;
+                let is_outer = state == wire::IN_OUTER_CALL;
+                let is_in_call = is_watched && (state == wire::IN_CALL || is_outer);
+                let entered_ns = if is_outer { 0 } else { thread.lens.entered_ns };
                 LiveThread {
                     slot,
                     pid: thread.visible_pid,
                     has_crossed: is_watched && thread.generation != 0 && state != wire::BEFORE_CALL,
-                    call: is_in_call.then_some((u32::from(thread.call), thread.lens.entered_ns)),
+                    call: is_in_call.then_some((u32::from(thread.call), entered_ns)),
                     row: u32::from(thread.row),
                     state: thread,
                     life: self.lens_lives.read(slot),

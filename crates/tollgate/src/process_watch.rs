@@ -61,12 +61,8 @@ pub fn watch(
         )?);
     }
     let end = watched.duration.map(|duration| Instant::now() + duration);
-    runner.begin()?;
-    if runner.is_shared() {
-        // Tasks that count in other sessions could not be attached before.
-        let pids: Vec<_> = attached.iter().copied().collect();
-        missed = missed.max(runner.attach(&pids)?);
-    }
+    let pids: Vec<_> = attached.iter().copied().collect();
+    missed = missed.max(runner.begin(&pids)?);
     if !select.all && !select.is_dynamic() && !runner.has_threads() {
         let is_full =
             runner.losses()?.contains_key(LOSS_REASONS[wire::LOSS_THREADS_FULL as usize].text);

@@ -193,15 +193,17 @@ impl SessionRunner {
         self.ring.descriptor()
     }
 
-    /// Restarts the elapsed time.
-    pub fn begin(&mut self) -> Result<()> {
+    /// Restarts the elapsed time. `pids`: processes that may also count in another session, and
+    /// could not be attached before. Returns how many processors could not be visited.
+    pub fn begin(&mut self, pids: &[u32]) -> Result<u32> {
         // Another process may have activated a newer generation meanwhile.
         self.follow_generation()?;
         self.begun = true;
-        self.began_ns = now_ns();
-        self.gate.begin(&self.session)?;
+        let shared = if self.is_shared() { pids } else { &[] };
+        let beginning = self.gate.begin(&mut self.session, shared)?;
+        self.began_ns = beginning.began_ns;
         self.extensions.iter_mut().for_each(|extension| extension.begin(self.began_ns));
-        Ok(())
+        Ok(beginning.missed)
     }
 
     /// The time until the next call of [`Self::tend`].

@@ -61,7 +61,7 @@ pub struct Account {
     pub stopped_ns: u64,
     pub held_ns: u64,
     pub throttled_ns: u64,
-    pub unaccounted_ns: i64,
+    pub unaccounted_ns: u64,
     pub minor_faults: u64,
     pub major_faults: u64,
 }

@@ -7,3 +7,4 @@ mod counts;
 mod diff;
 mod host;
 mod rows;
+mod shared;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::harness::report::{Call, CallKey};
-use crate::harness::{Report, observe};
+use crate::harness::{Job, Report, observe, words};
 
 /// The values that must add up.
 type Sums = BTreeMap<CallKey, [u64; 8]>;
@@ -132,4 +132,28 @@ fn threads_have_their_own_names() {
     for row in &report.groups {
         assert!(row.elapsed_ns > 0 && row.elapsed_ns < report.elapsed_ns, "{row:?}");
     }
+}
+
+#[test]
+fn commands_have_their_own_time() {
+    const MS: u64 = 1_000_000;
+    let mut command = words("sh -c");
+    command.push("sleep 0.3; exec sleep 0.1".into());
+    let report = Job::run("--per command", command).finish().success().report().complete();
+    let elapsed = |name: &str| {
+        let row = report.groups.iter().find(|row| row.command == name);
+        row.unwrap_or_else(|| panic!("no {name} among {:?}", report.groups)).elapsed_ns
+    };
+    // The shell becomes the second sleep.
+    assert!(elapsed("sh") >= 300 * MS && elapsed("sh") < report.elapsed_ns - 90 * MS);
+    assert!(elapsed("sleep") >= 400 * MS && elapsed("sleep") <= elapsed("sh") + 110 * MS);
+}
+
+#[test]
+fn program_that_executes_itself_has_its_name() {
+    let mut command = words("sh -c");
+    command.push("exec /proc/self/exe -c :".into());
+    let report = Job::run("--per command", command).finish().success().report().complete();
+    let names: Vec<_> = report.groups.iter().map(|row| row.command.as_str()).collect();
+    assert!(!names.contains(&"exe"), "{names:?}");
 }

@@ -13,55 +13,62 @@ pub(super) fn live_parts(thread: &LiveThread) -> Vec<(u32, CallStats)> {
     }
     let Some(usage) = process::thread_usage(thread.pid) else { return Vec::new() };
     let mut parts = parts(thread, &usage, now_ns());
-    // A thread that has slept in one call since it was attached is known from /proc only.
-    if !thread.has_crossed && process::current_call(thread.pid).is_some() {
-        let life = parts[0].1.clone();
-        parts.push((wire::ACCOUNT_UNFINISHED, life));
+    let call = if u32::from(thread.state.in_call) == wire::IN_OUTER_CALL {
+        Some(wire::ACCOUNT_OUTER)
+    } else if !thread.has_crossed && process::current_call(thread.pid).is_some() {
+        // A thread that has slept in one call since it was attached is known from /proc only.
+        Some(wire::ACCOUNT_UNFINISHED)
+    } else {
+        None
+    };
+    if let Some(part) = call {
+        // The sleeps of a call that was not seen from its beginning were not seen either.
+        parts[0].1.blocked_ns = 0;
+        parts.push((part, parts[0].1.clone()));
     }
     parts
 }
 
 fn parts(thread: &LiveThread, usage: &ThreadUsage, now_ns: u64) -> Vec<(u32, CallStats)> {
     let life = &thread.life;
-    let wall = now_ns.saturating_sub(life.began_ns);
-    // The kernel counts a wait for a processor when it has ended.
-    let is_preempted = life.left_ns != 0 && life.left_part == wire::ACCOUNT_THROTTLED;
-    let ready = if is_preempted { now_ns.saturating_sub(life.left_ns) } else { 0 };
-    let runqueue = (usage.run_delay_ns.saturating_sub(life.run_delay_ns) + ready).min(wall);
+    let (hot, switch) = (&thread.state.lens, &thread.state.lens_switch);
+    let since = |ns: u64| if ns == 0 { 0 } else { now_ns.saturating_sub(ns) };
+    let off_outside = since(life.left_ns);
+    let off_in_call = if hot.is_off_cpu == 0 { 0 } else { since(switch.switched_out_ns) };
+    let wall = since(life.began_ns);
     let processor = usage.processor_ns.saturating_sub(life.processor_ns);
+    let known = processor + life.off_ns + off_outside + off_in_call;
     let whole = CallStats {
         count: 1,
         wall_ns: wall,
-        runqueue_ns: runqueue,
-        blocked_ns: wall.saturating_sub(runqueue + processor),
+        blocked_ns: wall.saturating_sub(known),
         // The kernel's side counts with 32 bits.
         minor_faults: u64::from((usage.minor_faults as u32).wrapping_sub(life.minor_faults)),
         major_faults: u64::from((usage.major_faults as u32).wrapping_sub(life.major_faults)),
         ..CallStats::default()
     };
-    let mut parts = vec![(wire::ACCOUNT_LIFE, whole)];
-    let waited = |since: u64, at_first: u64, off: u64| {
-        let waited = usage.run_delay_ns.saturating_sub(at_first).min(off);
+    // The kernel adds a wait for a processor when it has ended.
+    let waited = |wall: u64, off: u64, waited_before: u64| {
+        let runqueue = usage.run_delay_ns.saturating_sub(waited_before).min(off);
         CallStats {
             count: 1,
-            wall_ns: now_ns.saturating_sub(since),
-            runqueue_ns: waited,
-            blocked_ns: off - waited,
+            wall_ns: wall,
+            runqueue_ns: runqueue,
+            blocked_ns: off - runqueue,
             ..CallStats::default()
         }
     };
-    if life.left_ns != 0 && !is_preempted {
-        let off = now_ns.saturating_sub(life.left_ns);
-        parts.push((life.left_part, waited(life.left_ns, life.left_delay_ns, off)));
+    let mut parts = vec![(wire::ACCOUNT_LIFE, whole)];
+    if off_outside > 0 {
+        let is_ready = life.left_part == wire::ACCOUNT_THROTTLED;
+        let part = if is_ready { wire::ACCOUNT_READY } else { life.left_part };
+        let before = if is_ready { 0 } else { life.left_delay_ns };
+        parts.push((part, waited(off_outside, off_outside, before)));
     }
-    let (hot, switch) = (&thread.state.lens, &thread.state.lens_switch);
     if thread.call.is_some_and(|(_, entered_ns)| entered_ns != 0) {
-        let now_off = u64::from(hot.is_off_cpu) * now_ns.saturating_sub(switch.switched_out_ns);
-        let off = hot.off_ns + now_off;
-        parts.push((
-            wire::ACCOUNT_UNFINISHED,
-            waited(hot.entered_ns, switch.run_delay_first, off),
-        ));
+        let off = hot.off_ns + off_in_call;
+        let call = waited(since(hot.entered_ns), off, switch.run_delay_first);
+        parts.push((wire::ACCOUNT_UNFINISHED, call));
     }
     parts
 }
@@ -74,7 +81,7 @@ mod tests {
         let life = wire::lens_life {
             began_ns: 1000,
             processor_ns: 50,
-            run_delay_ns: 10,
+            off_ns: 300,
             minor_faults: u32::MAX,
             left_ns,
             left_delay_ns: 30,
@@ -84,35 +91,37 @@ mod tests {
         LiveThread { slot: 1, pid: 2, has_crossed: true, call, row: 3, state, life }
     }
 
-    const USAGE: ThreadUsage =
-        ThreadUsage { processor_ns: 250, run_delay_ns: 110, minor_faults: 1 << 32, major_faults: 2 };
+    const USAGE: ThreadUsage = ThreadUsage {
+        processor_ns: 250,
+        run_delay_ns: 110,
+        minor_faults: 1 << 32,
+        major_faults: 2,
+    };
 
     #[test]
-    fn life_is_what_the_scheduler_has_counted() {
+    fn time_that_the_scheduler_has_not_counted_is_unaccounted() {
         let all = parts(&thread(None, wire::thread_state::default(), 0), &USAGE, 2000);
         assert_eq!(all.len(), 1);
         let (part, life) = &all[0];
         assert_eq!((*part, life.count, life.wall_ns), (wire::ACCOUNT_LIFE, 1, 1000));
-        assert_eq!((life.runqueue_ns, life.blocked_ns), (100, 700));
+        assert_eq!(life.blocked_ns, 500);
         assert_eq!((life.minor_faults, life.major_faults), (1, 2));
     }
 
     #[test]
     fn call_and_wait_in_progress_are_parts() {
         let mut state = wire::thread_state::default();
-        state.lens =
-            wire::lens_hot { entered_ns: 1200, off_ns: 300, is_off_cpu: 1, ..state.lens };
-        state.lens_switch = wire::lens_switch {
-            switched_out_ns: 1900,
-            run_delay_first: 90,
-            ..state.lens_switch
-        };
+        state.lens = wire::lens_hot { entered_ns: 1200, off_ns: 300, is_off_cpu: 1, ..state.lens };
+        state.lens_switch =
+            wire::lens_switch { switched_out_ns: 1900, run_delay_first: 90, ..state.lens_switch };
         let all = parts(&thread(Some((0, 1200)), state, 0), &USAGE, 2000);
+        assert_eq!(all[0].1.blocked_ns, 400);
         let (part, call) = &all[1];
         assert_eq!((*part, call.wall_ns), (wire::ACCOUNT_UNFINISHED, 800));
         assert_eq!((call.runqueue_ns, call.blocked_ns), (20, 380));
 
         let all = parts(&thread(None, wire::thread_state::default(), 1500), &USAGE, 2000);
+        assert_eq!(all[0].1.blocked_ns, 0);
         let (part, wait) = &all[1];
         assert_eq!((*part, wait.wall_ns), (wire::ACCOUNT_FAULTS, 500));
         assert_eq!((wait.runqueue_ns, wait.blocked_ns), (80, 420));

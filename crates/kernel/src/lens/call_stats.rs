@@ -150,7 +150,7 @@ pub struct SiteStats {
 }
 
 /// Statistics of one row.
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Clone)]
 pub struct RowStats {
     /// By call index.
     pub calls: BTreeMap<u32, CallStats>,
@@ -159,8 +159,22 @@ pub struct RowStats {
     pub parts: BTreeMap<u32, CallStats>,
     /// By call index and kernel address.
     pub sites: BTreeMap<(u32, u64), SiteStats>,
+    /// When its first thread began to count.
+    pub began_ns: u64,
     /// When its last thread ended; `u64::MAX`: it has threads.
     pub ended_ns: u64,
+}
+
+impl Default for RowStats {
+    fn default() -> Self {
+        Self {
+            calls: BTreeMap::new(),
+            parts: BTreeMap::new(),
+            sites: BTreeMap::new(),
+            began_ns: u64::MAX,
+            ended_ns: 0,
+        }
+    }
 }
 
 impl RowStats {
@@ -170,8 +184,9 @@ impl RowStats {
         all.entry(index).or_default()
     }
 
-    /// Adds another row's statistics, call by call. Of two ends, the later one remains.
+    /// Adds another row's statistics, call by call. The earlier beginning and the later end remain.
     pub fn add(&mut self, other: &Self) {
+        self.began_ns = self.began_ns.min(other.began_ns);
         self.ended_ns = self.ended_ns.max(other.ended_ns);
         for (call, stats) in &other.calls {
             self.calls.entry(*call).or_default().add(stats);

@@ -53,9 +53,10 @@ impl Collector {
         self.read_sites(gate, rows)?;
         for row in rows {
             self.read_row(gate, *row)?;
-            let name = row_name(&gate.rows.read(*row));
+            let entry = gate.rows.read(*row);
+            let name = row_name(&entry);
             if let Some(mut stats) = self.open.remove(row) {
-                stats.ended_ns = gate.rows.read(*row).ended_ns;
+                (stats.began_ns, stats.ended_ns) = (entry.began_ns, entry.ended_ns);
                 self.finished.entry(name).or_default().add(&stats);
             }
             for (_, cell) in gate.cells_of(*row) {
@@ -89,6 +90,7 @@ impl Collector {
         self.read_sites(gate, &rows)?;
         for (row, stats) in &mut self.open {
             let row = gate.rows.read(*row);
+            stats.began_ns = row.began_ns;
             stats.ended_ns = if row.threads > 0 { u64::MAX } else { row.ended_ns };
             all.entry(row_name(&row)).or_default().add(stats);
         }

@@ -31,7 +31,7 @@ pub fn start(
 ) -> Result<Result<Child, ExitCode>> {
     // Signals are taken over only now, because Ctrl-C is for Tollgate until the command exists.
     let command = gated(program, words, user, Dispositions::take_over())?;
-    runner.begin()?;
+    runner.begin(&[])?;
     before()?;
     let mut child = {
         let _pending = runner.pending_children()?;

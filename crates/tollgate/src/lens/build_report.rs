@@ -9,8 +9,8 @@ use kernel::wire;
 use stats::histogram;
 use stats::interval::normal_mean_interval;
 
-use super::order::Order;
 use super::account::account;
+use super::order::Order;
 use super::report::{BlockedIn, Call, LensReport, RowReport, WallInterval};
 use crate::call_name::call_name;
 
@@ -92,7 +92,7 @@ impl ReportRows<'_> {
     ) -> RowReport {
         let has_ended = row.ended_ns < self.counted.end;
         let command = self.names.get(&name.pid).filter(|_| !has_ended).map_or(command, |now| now);
-        let began_ns = name.started_ns.clamp(self.counted.start, self.counted.end);
+        let began_ns = row.began_ns.clamp(self.counted.start, self.counted.end);
         let ended_ns = row.ended_ns.clamp(began_ns, self.counted.end);
         let calls = calls(row, self.order, symbols);
         RowReport {

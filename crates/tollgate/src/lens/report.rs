@@ -94,8 +94,9 @@ pub struct Account {
     /// Throttled by a limit on a control group's processor time (since Linux 6.18; before, it is in
     /// `runqueue_ns`).
     pub throttled_ns: u64,
-    /// The lifetime less all other parts. It is negative if they are longer than the lifetime.
-    pub unaccounted_ns: i64,
+    /// Neither in a call nor in any of the waits, and not counted as processor time by the
+    /// scheduler either.
+    pub unaccounted_ns: u64,
     /// Page faults outside of calls.
     pub minor_faults: u64,
     pub major_faults: u64,

@@ -84,15 +84,18 @@ fn calls_headline(out: &mut String, report: &LensReport) {
 /// Where the threads' lives went, without the parts that are 0.
 fn account_line(out: &mut String, account: &Account) {
     let lifetime = account.lifetime_ns;
-    let unaccounted = ("unaccounted", account.unaccounted_ns.unsigned_abs());
     let parts: Vec<_> = account
         .parts()
         .into_iter()
-        .chain([unaccounted])
         .filter(|(_, ns)| *ns > 0)
         .map(|(part, ns)| format!("{part} {} ({})", duration(ns), share(ns, lifetime)))
         .collect();
-    let _ = write!(out, "{} lived {}", number_of(account.threads as usize, "thread"), duration(lifetime));
+    let _ = write!(
+        out,
+        "{} lived {}",
+        number_of(account.threads as usize, "thread"),
+        duration(lifetime)
+    );
     let _ = writeln!(out, ": {}", parts.join(", "));
     if account.minor_faults + account.major_faults > 0 {
         let _ = writeln!(
