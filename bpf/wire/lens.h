@@ -55,8 +55,8 @@ struct cell {
  */
 enum account_part {
 	/*
-	 * Whole lives, of which calls and all other parts are parts: the number of threads, their time
-	 * while they counted, and as blocked_ns the unaccounted part of it.
+	 * Whole lives, of which calls and all other parts are parts: the number of threads, their
+	 * time while they counted, and as blocked_ns the unaccounted part of it.
 	 */
 	ACCOUNT_LIFE = CALL_INDICES,
 	/* Calls that are in no call's cell, because their beginning or their end was not seen. */
@@ -224,7 +224,7 @@ struct lens_life {
 	__u64 off_ns;
 	__u32 minor_faults;
 	__u32 major_faults;
-	/* Outside of calls: when it was switched out (0: it is not), its run_delay then, and why. */
+	/* Outside of calls: when it was switched out (0: it is not), its run_delay then, why */
 	__u64 left_ns;
 	__u64 left_delay_ns;
 	/* enum account_part */

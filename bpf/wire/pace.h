@@ -111,9 +111,9 @@ enum pace_task_state {
 /* An unfinished task. */
 struct pace_task {
 	/*
-	 * enum pace_task_state, plus the number of the entry's task << PACE_NUMBER_SHIFT. The number
-	 * changes when the entry gets another task. Both are in one word, so that nobody ends another
-	 * task than the one that they have found.
+	 * enum pace_task_state, plus the number of the entry's task << PACE_NUMBER_SHIFT. The
+	 * number changes when the entry gets another task. Both are in one word, so that nobody
+	 * ends another task than the one that they have found.
 	 */
 	__u64 life;
 	__u64 begin_ns;
@@ -156,8 +156,8 @@ struct pace_task {
 };
 
 /*
- * The number of free entries of pace_tasks that each processor keeps. It uses them while it has more
- * than half of them, so an entry is not used again at once.
+ * The number of free entries of pace_tasks that each processor keeps. It uses them while it has
+ * more than half of them, so an entry is not used again at once.
  */
 #define PACE_KEPT 8
 

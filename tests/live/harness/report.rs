@@ -12,7 +12,7 @@ pub struct Report {
     pub exit: Option<i32>,
     pub elapsed_ns: u64,
     pub calls: Vec<Call>,
-    pub account: Option<Account>,
+    pub account: Option<ThreadAccount>,
     #[serde(default)]
     pub groups: Vec<RowReport>,
     #[serde(default)]
@@ -51,7 +51,7 @@ pub struct Call {
 }
 
 #[derive(Debug, Clone, Deserialize)]
-pub struct Account {
+pub struct ThreadAccount {
     pub threads: u64,
     pub lifetime_ns: u64,
     pub calls_ns: u64,
@@ -86,7 +86,7 @@ pub struct RowReport {
     pub command: String,
     pub elapsed_ns: u64,
     pub calls: Vec<Call>,
-    pub account: Option<Account>,
+    pub account: Option<ThreadAccount>,
 }
 
 impl RowReport {

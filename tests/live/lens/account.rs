@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::harness::cgroup::TestCgroup;
 use crate::harness::job::{folder, is_in_call, is_in_read, kill, state, watches};
-use crate::harness::report::Account;
+use crate::harness::report::ThreadAccount;
 use crate::harness::{Finished, Job, eventually, words, workload};
 
 const MS: u64 = 1_000_000;
@@ -17,7 +17,7 @@ const MS: u64 = 1_000_000;
 const UNACCOUNTED: f64 = 0.01;
 
 #[track_caller]
-fn account_of(ran: &Finished) -> Account {
+fn account_of(ran: &Finished) -> ThreadAccount {
     let account = ran.report().complete().account.expect("threads have lived");
     let unaccounted = account.unaccounted_ns as f64;
     assert!(unaccounted <= account.lifetime_ns as f64 * UNACCOUNTED, "{account:?}");

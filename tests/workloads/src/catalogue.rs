@@ -125,7 +125,7 @@ pub const WORKLOADS: &[Workload] = &[
     workload("compute-beside", "MS CPU", lives::compute_beside,
         "Does as compute on a CPU that it shares with 3 busy processes."),
     workload("map-cold", "FILE", lives::map_cold,
-        "Reads a byte of each page of FILE, which is not in memory, through a mapping; prints         JSON."),
+        "Drops FILE from memory, and reads a byte of each page through a mapping; prints JSON."),
     workload("errors", "N", outcomes::errors,
         "Makes N calls each of openat, close and read that fail: ENOENT, EBADF, EAGAIN."),
     workload("faults", "PAGES", outcomes::faults,

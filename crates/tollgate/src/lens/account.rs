@@ -3,11 +3,11 @@
 use kernel::lens::call_stats::{CallStats, RowStats};
 use kernel::wire;
 
-use super::report::{Account, Call};
+use super::report::{Call, ThreadAccount};
 
 /// The account of a row's threads. `calls`: the row's calls in the report. `None` if no thread's
 /// life was counted.
-pub fn account(row: &RowStats, calls: &[Call]) -> Option<Account> {
+pub fn account(row: &RowStats, calls: &[Call]) -> Option<ThreadAccount> {
     let life = row.parts.get(&wire::ACCOUNT_LIFE)?;
     let sum = |parts: &[u32], of: fn(&CallStats) -> u64| {
         parts.iter().filter_map(|part| row.parts.get(part)).map(of).sum::<u64>()
@@ -22,7 +22,7 @@ pub fn account(row: &RowStats, calls: &[Call]) -> Option<Account> {
     ];
     let blocked = |part: u32| sum(&[part], |stats| stats.blocked_ns);
     let unfinished = [wire::ACCOUNT_UNFINISHED, wire::ACCOUNT_OUTER];
-    let mut account = Account {
+    let mut account = ThreadAccount {
         threads: life.count,
         lifetime_ns: life.wall_ns,
         calls_ns: of_calls(|call| call.wall_ns) + sum(&unfinished, |stats| stats.wall_ns),
@@ -41,7 +41,7 @@ pub fn account(row: &RowStats, calls: &[Call]) -> Option<Account> {
     Some(account)
 }
 
-impl Account {
+impl ThreadAccount {
     /// The parts whose sum is the lifetime, with the text for each.
     pub fn parts(&self) -> [(&'static str, u64); 8] {
         [
@@ -78,7 +78,7 @@ mod tests {
         row.parts.insert(wire::ACCOUNT_READY, stats(40, 0, 40, 0));
         let call = Call { wall_ns: 300, minor_faults: 10, ..Call::default() };
         let account = account(&row, &[call]).unwrap();
-        let expected = Account {
+        let expected = ThreadAccount {
             threads: 2,
             lifetime_ns: 1000,
             calls_ns: 400,
@@ -88,7 +88,7 @@ mod tests {
             faults_ns: 150,
             unaccounted_ns: 70,
             minor_faults: 20,
-            ..Account::default()
+            ..ThreadAccount::default()
         };
         assert_eq!(account, expected);
     }

@@ -11,7 +11,7 @@ pub struct LensReport {
     pub calls: Vec<Call>,
     /// Where the threads spent their lives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub account: Option<Account>,
+    pub account: Option<ThreadAccount>,
     /// With `--per`: the rows, each a process, a thread or a command.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<RowReport>,
@@ -73,10 +73,10 @@ pub struct Call {
     pub wall_interval_ns: Option<WallInterval>,
 }
 
-/// The lives of threads while they counted, added up, and the parts of which they consist. Times are
-/// in nanoseconds.
+/// The lives of threads while they counted, added up, and the parts of which they consist. Times
+/// are in nanoseconds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Account {
+pub struct ThreadAccount {
     pub threads: u64,
     pub lifetime_ns: u64,
     /// In calls, with those that had not ended when their thread or the session did.
@@ -134,7 +134,7 @@ pub struct RowReport {
     pub elapsed_ns: u64,
     pub calls: Vec<Call>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub account: Option<Account>,
+    pub account: Option<ThreadAccount>,
 }
 
 /// One call that took at least as long as `--slower-than` says.

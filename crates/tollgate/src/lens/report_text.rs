@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value};
 
 use super::call_table::CallTable;
-use super::report::{Account, Call, InProgress, LensReport, RowReport, SlowCall};
+use super::report::{Call, InProgress, LensReport, RowReport, SlowCall, ThreadAccount};
 use crate::format::{count, duration, number_of, printable, share};
 use crate::report::{Section, TextOptions, fields, more_rows};
 
@@ -82,7 +82,7 @@ fn calls_headline(out: &mut String, report: &LensReport) {
 }
 
 /// Where the threads' lives went, without the parts that are 0.
-fn account_line(out: &mut String, account: &Account) {
+fn account_line(out: &mut String, account: &ThreadAccount) {
     let lifetime = account.lifetime_ns;
     let parts: Vec<_> = account
         .parts()
