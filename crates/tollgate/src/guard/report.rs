@@ -90,8 +90,8 @@ pub struct GuardEvent {
     pub lfc: u8,
     /// observe, delay, deny, stop or kill
     pub action: String,
-    /// Why the response was weaker than configured: "never held", "too many are held" or
-    /// "requested to end".
+    /// Why the response was weaker than configured, or may have been: "never held", "too many are
+    /// held", "requested to end", "the call has no end" or "its tracer decides".
     pub restraint: Option<String>,
     /// Where the response takes effect: before, before-ip, end or next. Null if there was no
     /// response.
@@ -105,7 +105,6 @@ pub struct GuardEvent {
 impl GuardEvent {
     /// An event as a self-contained line.
     pub fn line(&self) -> String {
-        let before = &self.sequence[..self.sequence.len().saturating_sub(1)];
         let location = self
             .unit
             .iter()
@@ -113,15 +112,22 @@ impl GuardEvent {
             .map(|name| format!(" in {name}"))
             .collect::<String>();
         printable(&format!(
-            "{} {} ({}){location}: {} after {} (LFC {}): {}",
+            "{} {} ({}){location}: {}",
             self.command,
             self.pid,
             with_scope(&self.program, self.scope.as_deref()),
-            self.call,
-            before.join(" "),
-            self.lfc,
-            self.action_text()
+            self.call_and_action()
         ))
+    }
+
+    /// The call, the calls before it, and what the guard did.
+    fn call_and_action(&self) -> String {
+        // The window is empty at first, after a release, and in a signal handler.
+        let after = match self.sequence.as_slice() {
+            [] | [_] => String::new(),
+            [before @ .., _] => format!(" after {}", before.join(" ")),
+        };
+        format!("{}{after} (LFC {}): {}", self.call, self.lfc, self.action_text())
     }
 
     /// What the guard did, with the time and the reason.
@@ -137,6 +143,7 @@ impl GuardEvent {
             Some("before") => ", before it takes effect",
             Some("before-ip") => ", before it takes effect over IP, otherwise at its end",
             Some("next") => ", at the thread's next call",
+            Some(_) if self.action == "kill" => ", before it returns",
             Some(_) => ", at its end",
             None => "",
         };
@@ -277,17 +284,13 @@ fn events(out: &mut String, guard: &GuardReport, layout: &TextOptions) {
     }
     let _ = writeln!(out, "\n  anomalies and responses:");
     for event in guard.events.iter().take(layout.top) {
-        let before = &event.sequence[..event.sequence.len().saturating_sub(1)];
         let _ = writeln!(
             out,
-            "  {:>10}  {} {}: {} after {} (LFC {}): {}",
+            "  {:>10}  {} {}: {}",
             duration(event.at_ns),
             printable(&event.command),
             event.tid,
-            event.call,
-            before.join(" "),
-            event.lfc,
-            event.action_text(),
+            event.call_and_action(),
         );
         if let Some(expected) = event.expected_text(EXPECTED_SHOWN) {
             let _ = writeln!(out, "              {expected}");
