@@ -42,8 +42,8 @@ pub fn map_cold(mut arguments: Arguments) -> Outcome {
     arguments.end()?;
     let file = File::open(&path).map_err(|error| os_failure("open the file", error))?;
     let length = file.metadata().map_err(|error| os_failure("find its size", error))?.len();
-    // SAFETY: takes numbers only.
     check(
+        // SAFETY: takes numbers only.
         unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) },
         "drop its pages",
     )?;
