@@ -301,3 +301,53 @@ fn events(out: &mut String, guard: &GuardReport, layout: &TextOptions) {
         let _ = writeln!(out, "  … and {} more", count(hidden));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(sequence: &[&str], action: &str, held_ns: u64) -> GuardEvent {
+        GuardEvent {
+            time: String::new(),
+            at_ns: 0,
+            unit: None,
+            container: None,
+            pid: 1,
+            tid: 1,
+            program: "/bin/x".into(),
+            scope: None,
+            command: "x".into(),
+            call: "getppid".into(),
+            sequence: sequence.iter().map(ToString::to_string).collect(),
+            expected: Vec::new(),
+            mismatches: 1,
+            is_denounced: false,
+            lfc: 1,
+            action: action.into(),
+            restraint: None,
+            effect: Some("end".into()),
+            held_ns,
+            late_ns: 0,
+        }
+    }
+
+    #[test]
+    fn lines_say_what_was_done() {
+        let line = |event: GuardEvent| event.line();
+        assert_eq!(
+            line(event(&["read", "write", "getppid"], "delay", 80_000_000)),
+            "x 1 (/bin/x): getppid after read write (LFC 1): delay for 80.0 ms, at its end"
+        );
+        for alone in [&["getppid"][..], &[]] {
+            assert_eq!(
+                line(event(alone, "kill", 0)),
+                "x 1 (/bin/x): getppid (LFC 1): kill, before it returns"
+            );
+        }
+        let restraint = Some("its tracer decides".to_owned());
+        assert_eq!(
+            line(GuardEvent { restraint, ..event(&[], "delay", 0) }),
+            "x 1 (/bin/x): getppid (LFC 1): delay, at its end (its tracer decides)"
+        );
+    }
+}
