@@ -176,9 +176,9 @@ static __always_inline void guard_foreign_continue(struct task_struct *task)
 }
 
 /*
- * Whether the kernel sends the signal on its own: a terminal was closed, somebody pressed Ctrl-C, or
- * the process's parent has ended (PR_SET_PDEATHSIG). Who has caused this cannot be known. A process
- * may have the other end of its terminal, for instance.
+ * Whether the kernel sends the signal on its own: a terminal was closed, somebody pressed Ctrl-C,
+ * or the process's parent has ended (PR_SET_PDEATHSIG). Who has caused this cannot be known. A
+ * process may have the other end of its terminal, for instance.
  */
 static __always_inline bool is_by_kernel(struct kernel_siginfo *info)
 {
@@ -213,7 +213,7 @@ static __always_inline void guard_terminate(struct kernel_siginfo *info, struct 
 
 	if (!may_be_guarded(task) || !may_terminate(info, task))
 		return;
-	/* mark_thread() checks this for each thread. A thread that is being created has no mark yet. */
+	/* mark_thread() checks each thread, but one that is being created has no mark yet. */
 	if (mark.is_by_kernel && guard_cold_at(process_slot(task))->had_kernel_grace)
 		return;
 	mark.grace_until = (bpf_ktime_get_ns() + GUARD_GRACE_NS) >> GUARD_GRACE_SHIFT;

@@ -101,8 +101,8 @@ pub struct GuardOptions {
     /// (default: 12)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=128))]
     pub tolerize_limit: Option<u16>,
-    /// With enforce, hold at most this many processes at a time; further anomalies are only reported
-    /// (default: 64)
+    /// With enforce, hold at most this many processes at a time; further anomalies are only
+    /// reported (default: 64)
     #[arg(long, value_name = "N")]
     pub max_held: Option<u32>,
     /// Briefly stop each process whose baseline is in training, at about this interval. The
