@@ -20,7 +20,7 @@ static __always_inline void guard_begin_batch(struct thread_state *thread)
 static __always_inline void guard_flush(struct thread_state *thread)
 {
 	struct guard_profile *profile = profile_at(thread->guard.profile_slot);
-	u32 calls = thread->guard.batch_size - thread->guard.batch_left;
+	u16 calls = thread->guard.batch_size - thread->guard.batch_left;
 
 	if (profile) {
 		__sync_fetch_and_add(&profile->trained, calls);
