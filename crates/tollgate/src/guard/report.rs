@@ -238,7 +238,11 @@ fn guard_text(out: &mut String, guard: &GuardReport, layout: &TextOptions) {
         count(sum(|program| program.calls)),
         count(sum(|program| program.anomalies)),
         number_of(holds as usize, "hold"),
-        if holds == 0 { String::new() } else { format!(" of {}", held_for(holds, held_ns)) },
+        match (holds, held_ns) {
+            (0, _) => String::new(),
+            (_, 0) => " until released".into(),
+            (_, held_ns) => format!(" of {}", duration(held_ns)),
+        },
     );
     if guard.mode == "enforce" {
         let _ = writeln!(out, "  response: {}", guard.response);
@@ -344,6 +348,17 @@ mod tests {
                 "x 1 (/bin/x): getppid (LFC 1): kill, before it returns"
             );
         }
+        let summary = |holds, held_ns| {
+            let program = GuardedProgram { holds, held_ns, ..GuardedProgram::default() };
+            let report = GuardReport { programs: vec![program], ..GuardReport::default() };
+            let mut text = String::new();
+            guard_text(&mut text, &report, &TextOptions { top: 1, columns: None });
+            let first = text.trim_start().lines().next().expect("a line");
+            first.rsplit("; ").next().map(str::to_owned)
+        };
+        assert_eq!(summary(0, 0).as_deref(), Some("0 holds"));
+        assert_eq!(summary(1, 0).as_deref(), Some("1 hold until released"));
+        assert_eq!(summary(2, 400_000_000).as_deref(), Some("2 holds of 400 ms"));
         let restraint = Some("its tracer decides".to_owned());
         assert_eq!(
             line(GuardEvent { restraint, ..event(&[], "delay", 0) }),
