@@ -35,8 +35,9 @@
 struct process_mark {
 	u32 tgid;
 	u32 foreign_stop;
-	/* 0: only `foreign_stop` is to be set. */
-	u64 grace_until_ns;
+	/* As in struct guard_cold; 0: only `foreign_stop` is to be set. */
+	u32 grace_until;
+	u32 is_by_kernel;
 };
 
 static long mark_thread(u32 i, struct process_mark *mark)
@@ -46,9 +47,12 @@ static long mark_thread(u32 i, struct process_mark *mark)
 
 	if (thread->tgid != mark->tgid || !thread->task || !thread->guard.session)
 		return 0;
-	if (mark->grace_until_ns) {
-		cold->held_until_ns = mark->grace_until_ns;
-		WRITE_ONCE(cold->is_terminating, 1);
+	if (mark->grace_until) {
+		if (mark->is_by_kernel && cold->had_kernel_grace)
+			return 0;
+		if (mark->is_by_kernel)
+			cold->had_kernel_grace = 1;
+		WRITE_ONCE(cold->grace_until, mark->grace_until);
 	} else if (!mark->foreign_stop || mark->foreign_stop > cold->foreign_stop) {
 		WRITE_ONCE(cold->foreign_stop, mark->foreign_stop);
 	}
@@ -61,15 +65,20 @@ static __always_inline bool outlives_leader(struct task_struct *leader)
 	return (leader->flags & PF_EXITING) && BPF_CORE_READ(leader, signal, nr_threads) > 1;
 }
 
+/* Slot of a thread of the process, of the first one if possible; 0: none was found. */
+static __always_inline u32 process_slot(struct task_struct *task)
+{
+	u32 slot = slot_of(task->group_leader);
+
+	return slot ?: slot_of(task);
+}
+
 /* Whether a thread of the process may be guarded. There are many slots to search for them. */
 static __always_inline bool may_be_guarded(struct task_struct *task)
 {
-	struct task_struct *leader = task->group_leader;
-	u32 slot = slot_of(leader);
+	u32 slot = process_slot(task);
 
-	if (!slot)
-		slot = slot_of(task);
-	return slot ? thread_at(slot)->guard.session != 0 : outlives_leader(leader);
+	return slot ? thread_at(slot)->guard.session != 0 : outlives_leader(task->group_leader);
 }
 
 /* Whether a sender of signals is not guarded, or was never to be held. */
@@ -160,12 +169,20 @@ static __always_inline void guard_foreign_stop(int signal, struct kernel_siginfo
 static __always_inline void guard_foreign_continue(struct task_struct *task)
 {
 	struct process_mark mark = { .tgid = task->tgid };
-	u32 slot = slot_of(task->group_leader);
+	u32 slot = process_slot(task);
 
-	if (!slot)
-		slot = slot_of(task);
 	if (slot ? guard_cold_at(slot)->foreign_stop : outlives_leader(task->group_leader))
 		bpf_loop(header.next_thread, mark_thread, &mark, 0);
+}
+
+/*
+ * Whether the kernel sends the signal on its own: a terminal was closed, somebody pressed Ctrl-C,
+ * or the process's parent has ended (PR_SET_PDEATHSIG). Who has caused this cannot be known. A
+ * process may have the other end of its terminal, for instance.
+ */
+static __always_inline bool is_by_kernel(struct kernel_siginfo *info)
+{
+	return info <= (struct kernel_siginfo *)SEND_BY_KERNEL;
 }
 
 /*
@@ -179,9 +196,9 @@ static __always_inline bool may_terminate(struct kernel_siginfo *info, struct ta
 	struct thread_state *thread;
 	int code = SI_USER;
 
-	/* A terminal has been closed, or somebody has pressed Ctrl-C. */
 	if (info == SEND_BY_KERNEL)
 		return true;
+	/* Without information, it comes from a parent that ends. */
 	if (info)
 		code = BPF_CORE_READ(info, si_code);
 	if ((code != SI_USER && code != SI_QUEUE && code != SI_TKILL) || sender->tgid == task->tgid)
@@ -192,11 +209,14 @@ static __always_inline bool may_terminate(struct kernel_siginfo *info, struct ta
 
 static __always_inline void guard_terminate(struct kernel_siginfo *info, struct task_struct *task)
 {
-	struct process_mark mark = { .tgid = task->tgid };
+	struct process_mark mark = { .tgid = task->tgid, .is_by_kernel = is_by_kernel(info) };
 
 	if (!may_be_guarded(task) || !may_terminate(info, task))
 		return;
-	mark.grace_until_ns = bpf_ktime_get_ns() + GUARD_GRACE_NS;
+	/* mark_thread() checks each thread, but one that is being created has no mark yet. */
+	if (mark.is_by_kernel && guard_cold_at(process_slot(task))->had_kernel_grace)
+		return;
+	mark.grace_until = (bpf_ktime_get_ns() + GUARD_GRACE_NS) >> GUARD_GRACE_SHIFT;
 	bpf_loop(header.next_thread, mark_thread, &mark, 0);
 }
 

@@ -12,13 +12,13 @@
 struct plugin_verdict verdicts[CPUS] SEC(".bss.verdicts");
 
 static __always_inline void guard_report_event(struct thread_state *thread, u32 call,
-					       u32 mismatches, u32 action, u32 restraint, u64 now)
+					       u32 mismatches, u32 action, u32 restraint, u64 now,
+					       u64 held_until_ns)
 {
 	struct guard_event *event = reserve_record(thread->guard.session, sizeof(*event),
 						   LOSS_GUARD_EVENTS);
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct session *session = session_at(thread->guard.session);
-	struct guard_cold *cold = guard_cold_of(thread);
 
 	if (!event)
 		return;
@@ -29,13 +29,13 @@ static __always_inline void guard_report_event(struct thread_state *thread, u32 
 	event->profile_slot = thread->guard.profile_slot;
 	event->call = call;
 	event->time_ns = now;
-	event->held_until_ns = thread->guard.held ? cold->held_until_ns : 0;
+	event->held_until_ns = held_until_ns;
 	event->window = thread->guard.window;
 	event->mismatches = mismatches;
 	event->lfc = thread->guard.lfc;
 	event->action = action;
 	event->restraint = restraint;
-	event->precall = cold->precall;
+	event->precall = thread->guard.precall;
 	bpf_probe_read_kernel(event->comm, sizeof(event->comm), &task->comm);
 	bpf_ringbuf_submit(event, BPF_RB_FORCE_WAKEUP);
 }
@@ -83,15 +83,14 @@ static __always_inline bool is_max_held(struct session *session)
  * thread would not check for signals at the end of the call, and a call that was undone would fail
  * with -ERESTARTNOINTR.
  */
-static __always_inline bool send_stop(struct thread_state *thread, struct guard_cold *cold,
-				      u32 call)
+static __always_inline bool send_stop(struct thread_state *thread, u32 call)
 {
-	cold->precall = precall_of(call);
+	thread->guard.precall = precall_of(call);
 	/*
 	 * If the process stopped in this call, the call would fail with EINTR. The baseline does
 	 * not have the calls that the program makes after EINTR, so they would be held as well.
 	 */
-	if (cold->precall & PRECALL_DEFER)
+	if (thread->guard.precall & PRECALL_DEFER)
 		return true;
 	/*
 	 * Since 6.14, the kernel sends the signal in an interrupt some moments later. If the thread
@@ -100,7 +99,7 @@ static __always_inline bool send_stop(struct thread_state *thread, struct guard_
 	 * here could not know whether somebody else has stopped the process as well.
 	 */
 	if (bpf_send_signal_thread(SIGSTOP)) {
-		cold->precall = 0;
+		thread->guard.precall = 0;
 		return false;
 	}
 	return true;
@@ -113,13 +112,22 @@ static __always_inline bool send_stop(struct thread_state *thread, struct guard_
 static __always_inline bool is_in_grace(struct thread_state *thread, struct guard_cold *cold,
 					u64 now)
 {
-	if (likely(!cold->is_terminating))
+	if (likely(!cold->grace_until))
 		return false;
 	/* If it is held, Tollgate is about to release it. */
-	if (now < cold->held_until_ns || thread->guard.held)
+	if (now >> GUARD_GRACE_SHIFT < cold->grace_until || thread->guard.held)
 		return true;
-	cold->is_terminating = 0;
+	cold->grace_until = 0;
 	return false;
+}
+
+/*
+ * Whether a tracer gets the thread's stop signals. It may pass them on, as strace does, or discard
+ * them, and the gate does not learn which.
+ */
+static __always_inline bool is_traced(void)
+{
+	return bpf_get_current_task_btf()->ptrace;
 }
 
 /*
@@ -142,7 +150,7 @@ __noinline int guard_respond(struct thread_state *thread, struct session *sessio
 			     u32 mismatches)
 {
 	u32 response, action = GUARD_OBSERVE, restraint = GUARD_UNRESTRAINED;
-	u64 now = bpf_ktime_get_ns(), delay_ns = 0;
+	u64 now = bpf_ktime_get_ns(), delay_ns = 0, held_until_ns = 0;
 	struct plugin_verdict *verdict;
 	struct guard_cold *cold;
 	bool was_held;
@@ -157,7 +165,7 @@ __noinline int guard_respond(struct thread_state *thread, struct session *sessio
 		response = GUARD_OBSERVE;
 	}
 	if (response == GUARD_DENY && is_execve(call) && precall_of(call)) {
-		cold->precall = PRECALL_DENY;
+		thread->guard.precall = PRECALL_DENY;
 		action = GUARD_DENY;
 	} else if (response == GUARD_KILL || (response == GUARD_DENY && is_execve(call)))
 		action = bpf_send_signal(SIGKILL) ? GUARD_OBSERVE : response;
@@ -167,6 +175,10 @@ __noinline int guard_respond(struct thread_state *thread, struct session *sessio
 		delay_ns = session->guard.suspend_execve_ns;
 	else if (response != GUARD_OBSERVE)
 		delay_ns = guard_delay(&session->guard, thread->guard.lfc);
+	if (delay_ns && call_flags(call) & CALL_NEVER_RETURNS) {
+		restraint = GUARD_NEVER_RETURNS;
+		delay_ns = 0;
+	}
 	if (delay_ns && is_in_grace(thread, cold, now)) {
 		restraint = GUARD_TERMINATING;
 		delay_ns = 0;
@@ -194,10 +206,15 @@ __noinline int guard_respond(struct thread_state *thread, struct session *sessio
 		 * The signal of an earlier hold (guard_rehold) may still be on its way, and then
 		 * this one is refused.
 		 */
-		if (send_stop(thread, cold, call) || was_held)
+		if (send_stop(thread, call) || was_held) {
 			action = response == GUARD_DENY ? GUARD_DELAY : response;
-		else
+			if (is_traced())
+				restraint = GUARD_TRACED;
+			else
+				held_until_ns = now + delay_ns;
+		} else {
 			thread->guard.held = 0;
+		}
 	}
 	if (config.enabled & PLUGIN) {
 		verdict = &verdicts[bpf_get_smp_processor_id() & (CPUS - 1)];
@@ -207,7 +224,7 @@ __noinline int guard_respond(struct thread_state *thread, struct session *sessio
 		verdict->is_denounced = !!(mismatches & GUARD_DENOUNCED);
 	}
 	if (mismatches || action)
-		guard_report_event(thread, call, mismatches, action, restraint, now);
+		guard_report_event(thread, call, mismatches, action, restraint, now, held_until_ns);
 	return 0;
 }
 
@@ -222,8 +239,8 @@ static __always_inline void guard_rehold(struct thread_state *thread, struct gua
 	 * When the time is over, Tollgate clears the flag and continues the process. The gate does
 	 * not do so here, because a SIGSTOP by Tollgate itself may still be pending.
 	 */
-	if (!cold->is_terminating && bpf_ktime_get_ns() < cold->held_until_ns)
-		send_stop(thread, cold, call);
+	if (!cold->grace_until && bpf_ktime_get_ns() < cold->held_until_ns)
+		send_stop(thread, call);
 }
 
 #endif

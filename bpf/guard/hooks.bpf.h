@@ -20,7 +20,7 @@ static __always_inline void guard_begin_batch(struct thread_state *thread)
 static __always_inline void guard_flush(struct thread_state *thread)
 {
 	struct guard_profile *profile = profile_at(thread->guard.profile_slot);
-	u32 calls = thread->guard.batch_size - thread->guard.batch_left;
+	u16 calls = thread->guard.batch_size - thread->guard.batch_left;
 
 	if (profile) {
 		__sync_fetch_and_add(&profile->trained, calls);
@@ -58,7 +58,7 @@ static __always_inline bool guard_test_call(struct thread_state *thread, u32 cal
 	if (!session)
 		return false;
 	cold = guard_cold_of(thread);
-	cold->precall = 0;
+	thread->guard.precall = 0;
 	if (thread->guard.held)
 		guard_rehold(thread, cold, call);
 	mismatches = is_known ?
@@ -97,9 +97,10 @@ static __always_inline void guard_begin_program(struct thread_state *thread, u64
 	/* `held` stays: a thread that was held at its execve has still to be released. */
 	thread->guard.handlers = 0;
 	thread->guard.is_restart_expected = 0;
-	cold->precall = 0;
+	thread->guard.precall = 0;
 	frame_reset(thread, cold);
 	cold->max_lfc = 0;
+	cold->had_kernel_grace = 0;
 	for (i = 0; i < GUARD_HANDLERS; i++)
 		WRITE_ONCE(cold->interrupted[i], 0);
 	thread->guard.profile_slot = profile_slot_of(READ_ONCE(thread->task), thread->guard.session,
@@ -182,10 +183,8 @@ static __always_inline void guard_fork(struct thread_state *thread, struct threa
 	if (thread->tgid == parent->tgid)
 		cold->foreign_stop = before->foreign_stop;
 	/* A handler may need child processes, such as those of a shell's trap. */
-	if (before->is_terminating && !parent->guard.held) {
-		cold->held_until_ns = before->held_until_ns;
-		cold->is_terminating = 1;
-	}
+	cold->grace_until = before->grace_until;
+	cold->had_kernel_grace = before->had_kernel_grace;
 	if (thread->guard.session)
 		return;
 	guard_begin_batch(thread);

@@ -212,8 +212,9 @@ static __always_inline u32 guard_process_syscall(struct thread_state *thread,
 __noinline u32 guard_slow_path(struct thread_state *thread, struct guard_profile *profile,
 			       struct guard_parameters *parameters, u32 call, u32 is_denounced)
 {
-	u32 symbol, calls, flags;
+	u32 symbol, flags;
 	u64 window;
+	u16 calls;
 
 	if (!thread || !profile || !parameters || call >= CALL_INDICES)
 		return 0;

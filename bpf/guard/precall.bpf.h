@@ -23,17 +23,15 @@ static __always_inline int undo_call(u32 calls)
 {
 	u32 slot = slot_of(bpf_get_current_task_btf()), before;
 	struct thread_state *thread;
-	struct guard_cold *cold;
 
 	if (likely(!slot))
 		return 0;
 	thread = thread_at(slot);
-	cold = guard_cold_at(slot);
-	before = cold->precall;
+	before = thread->guard.precall;
 	if (likely(!(before & calls)) || !has(thread, GUARD) || is_retired())
 		return 0;
 	if (before & PRECALL_DENY) {
-		cold->precall = 0;
+		thread->guard.precall = 0;
 		return -EPERM;
 	}
 	/* The thread was released meanwhile. */
@@ -44,7 +42,7 @@ static __always_inline int undo_call(u32 calls)
 	 * the call's end (io_uring), which must not be undone. But a kill() of several processes
 	 * passes its hook once for each of them, and is undone each time.
 	 */
-	cold->precall = calls == PRECALL_KILL ? PRECALL_KILL | PRECALL_UNDONE : 0;
+	thread->guard.precall = calls == PRECALL_KILL ? PRECALL_KILL | PRECALL_UNDONE : 0;
 	thread->guard.is_restart_expected = 1;
 	return -ERESTARTNOINTR;
 }

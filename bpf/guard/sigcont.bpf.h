@@ -85,7 +85,7 @@ static __always_inline void guard_sigcont(struct task_struct *task)
 	 * if Tollgate has not released it yet. A request to end by somebody who may not make one
 	 * (may_terminate) is only pending. Then the process stops at its next call.
 	 */
-	if (guard_cold_at(slot)->is_terminating ||
+	if (guard_cold_at(slot)->grace_until ||
 	    BPF_CORE_READ(task, signal, shared_pending.signal.sig[0]) & TERMINATION_SIGNALS)
 		return;
 	/* A release may be in progress now, so Tollgate reads this number after each release. */

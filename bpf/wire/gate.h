@@ -93,6 +93,8 @@ enum call_flag {
 	CALL_REQUESTS_PACE = 1 << 29,
 	/* Its first argument is the descriptor by which it receives or waits. */
 	CALL_HAS_DESCRIPTOR = 1 << 30,
+	/* exit and exit_group. */
+	CALL_NEVER_RETURNS = 1U << 31,
 };
 
 /* Constants of one load of the gate (read-only data). */

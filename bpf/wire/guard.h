@@ -181,6 +181,10 @@ enum guard_restraint {
 	GUARD_MAX_HELD = 2,
 	/* The process was requested to end, and is not held for GUARD_GRACE_NS. */
 	GUARD_TERMINATING = 3,
+	/* A thread cannot be held at the end of exit and exit_group. */
+	GUARD_NEVER_RETURNS = 4,
+	/* The stop was sent, but it is the thread's tracer that decides whether it takes effect. */
+	GUARD_TRACED = 5,
 };
 
 /*
@@ -189,6 +193,8 @@ enum guard_restraint {
  * usually send SIGKILL (10 s or more).
  */
 #define GUARD_GRACE_NS 5000000000ULL
+/* The unit of its end, 67 ms, so that it fits into 32 bits for nine years after a boot. */
+#define GUARD_GRACE_SHIFT 26
 
 /* The value (si_value) of the signals by which Tollgate stops and continues processes ("TOLL"). */
 #define GUARD_SIGNAL 0x544f4c4c
@@ -245,7 +251,7 @@ struct guard_event {
 	__u32 profile_slot;
 	__u32 call;
 	__u64 time_ns;
-	/* Until when the thread is held; 0: it is not. */
+	/* Until when the thread is to be held because of this call; 0: it is not held for it. */
 	__u64 held_until_ns;
 	/* Including this call. */
 	__u64 window;
@@ -266,10 +272,12 @@ struct guard_hot {
 	__u64 window;
 	/*
 	 * How many calls are left until the next update of the profile's counters, and how many
-	 * were left right after the last update.
+	 * were left right after the last update: at most GUARD_BATCH.
 	 */
-	__u32 batch_left;
-	__u32 batch_size;
+	__u16 batch_left;
+	__u16 batch_size;
+	/* enum guard_precall: what is to happen to the current call. */
+	__u32 precall;
 	/* A call takes the slow path if one of the next four fields is not 0: needs_slow_path(). */
 	/* LFC: how many of the latest 128 calls were anomalies. */
 	__u8 lfc;
@@ -289,13 +297,13 @@ struct guard_cold {
 	__u64 frame[2];
 	/* The windows that handlers interrupted, the latest first, with GUARD_RESTARTS. */
 	__u64 interrupted[GUARD_HANDLERS];
-	/*
-	 * With `held`: until when the thread is held. With `is_terminating` alone: until when it is
-	 * not held.
-	 */
+	/* With `held`: until when the thread is held. */
 	__u64 held_until_ns;
-	/* enum guard_precall: what is to happen to the current call. */
-	__u32 precall;
+	/*
+	 * The process was requested to end, by SIGTERM for instance, and is not held until then, in
+	 * units of 2^GUARD_GRACE_SHIFT ns; 0: it was not requested, or the time is over.
+	 */
+	__u32 grace_until;
 	/* The largest LFC since its execve. */
 	__u8 max_lfc;
 	/*
@@ -309,8 +317,11 @@ struct guard_cold {
 	 * process or is certain to do so. The highest value of all threads of the process counts.
 	 */
 	__u8 foreign_stop;
-	/* The process was requested to end, by SIGTERM for instance. */
-	__u8 is_terminating;
+	/*
+	 * Since its execve, the process was freed by a request of the kernel. An attacker can cause
+	 * such requests himself, so there is only one. Children inherit this.
+	 */
+	__u8 had_kernel_grace;
 };
 
 /* A program has got a profile. `pid` is the first thread that runs it. */

@@ -214,10 +214,15 @@ pub fn current_call(tid: u32) -> Option<u32> {
     (number < wire::CALL_UNKNOWN).then_some(abi * wire::CALLS_PER_ABI + number)
 }
 
+/// The number of the user whose rights this process has.
+pub fn effective_user() -> u32 {
+    // SAFETY: takes no arguments and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
 /// Whether this process has root's rights.
 pub fn is_root() -> bool {
-    // SAFETY: takes no arguments and cannot fail.
-    unsafe { libc::geteuid() == 0 }
+    effective_user() == 0
 }
 
 /// Opens a descriptor that can be read once the process has ended. Unless the process is a child

@@ -3,9 +3,9 @@
 use crate::arguments::Arguments;
 use crate::failure::Outcome;
 use crate::{
-    abi, blocking, calls, children, command_server, consumer, datagrams, inherited, lives, load,
-    opener, outcomes, plugin_calls, reading, relay, routine, seccomp, side_effects, signal_forker,
-    signals, slowed_tasks, tasks, tenants, waits,
+    abi, blocking, calls, children, command_server, consumer, datagrams, escapes, inherited, lives,
+    load, opener, outcomes, plugin_calls, reading, relay, routine, seccomp, side_effects,
+    signal_forker, signals, slowed_tasks, tasks, tenants, waits,
 };
 
 pub struct Workload {
@@ -147,6 +147,11 @@ pub const WORKLOADS: &[Workload] = &[
         "As routine, but sends itself OWN SIGTERMs after the rounds. Without these, it makes \
         anomalous calls until a signal requests its end, and ANOMALOUS more in response; prints \
         \"saved\". How many calls that takes varies."),
+    workload("interrupts-itself", "ROUNDS ANOMALOUS", escapes::interrupts_itself,
+        "As routine, but presses Ctrl-C in its own terminal after each anomalous call, and then \
+        sleeps 100 ms. How many calls that takes varies."),
+    workload("traced-routine", "ROUNDS ANOMALOUS", escapes::traced_routine,
+        "As routine, in a child that its parent traces and continues after each stop."),
     workload("command-server", "[--threads T]", command_server::command_server,
         "Replies to each byte of its input with the same byte, after the four calls of `routine` \
         for a \"u\", and after a call of another kind for any other; T threads sleep 1.25 ms times \

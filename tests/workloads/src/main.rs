@@ -21,6 +21,7 @@ mod consumer;
 mod cpu_time;
 mod datagrams;
 mod endpoint;
+mod escapes;
 mod failure;
 mod inherited;
 mod lives;

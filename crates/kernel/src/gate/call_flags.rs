@@ -8,7 +8,7 @@ use crate::wire;
 /// The bits of each call ([`wire::call_flag`] or [`wire::guard_precall`]), by call index.
 pub type CallFlags = [u32; wire::CALL_INDICES as usize];
 
-const FLAGS: [(u32, &[&str]); 10] = [
+const FLAGS: [(u32, &[&str]); 11] = [
     (wire::CALL_EXECVE, &["execve", "execveat"]),
     (wire::CALL_SIGRETURN, &["sigreturn", "rt_sigreturn"]),
     (wire::CALL_RESTART, &["restart_syscall"]),
@@ -50,6 +50,7 @@ const FLAGS: [(u32, &[&str]); 10] = [
             "accept4",
         ],
     ),
+    (wire::CALL_NEVER_RETURNS, &["exit", "exit_group"]),
 ];
 
 /// Sets bits of the calls with these names, in every ABI that has them.
@@ -75,7 +76,7 @@ mod tests {
     use super::*;
 
     /// The numbers in x86-64, i386 and x32, from arch/x86/entry/syscalls/syscall_{64,32}.tbl.
-    const NUMBERS: [(u32, [&[u32]; 3]); 10] = [
+    const NUMBERS: [(u32, [&[u32]; 3]); 11] = [
         (wire::CALL_EXECVE, [&[59, 322], &[11, 358], &[520, 545]]),
         (wire::CALL_SIGRETURN, [&[15], &[119, 173], &[513]]),
         (wire::CALL_RESTART, [&[219], &[0], &[219]]),
@@ -103,6 +104,7 @@ mod tests {
                 &[0, 43, 232, 281, 288, 441, 515, 517, 519, 537],
             ],
         ),
+        (wire::CALL_NEVER_RETURNS, [&[60, 231], &[1, 252], &[60, 231]]),
     ];
 
     #[test]

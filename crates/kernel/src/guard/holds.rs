@@ -76,6 +76,11 @@ fn send_to(thread: u32, signal: i32) -> bool {
     unsafe { libc::syscall(libc::SYS_rt_sigqueueinfo, thread, signal, &raw const queued) == 0 }
 }
 
+/// The end of a grace that begins now ([`wire::guard_cold`]).
+fn grace_until() -> u32 {
+    ((now_ns() + wire::GUARD_GRACE_NS) >> wire::GUARD_GRACE_SHIFT) as u32
+}
+
 impl<'a> Holds<'a> {
     /// The holds of a session's guard.
     pub fn new(gate: &'a Gate, session: u32) -> Self {
@@ -146,7 +151,7 @@ impl<'a> Holds<'a> {
                 });
                 let cold = self.guard_threads.read(slot);
                 held.until_ns = cold.held_until_ns.max(held.until_ns);
-                held.is_terminating |= cold.is_terminating != 0;
+                held.is_terminating |= cold.grace_until != 0;
             }
         }
         until.into_values().collect()
@@ -226,9 +231,8 @@ impl<'a> Holds<'a> {
                     continue;
                 }
                 if held.is_terminating {
-                    // The gate reads this when the flag of the hold is cleared.
-                    field!(self.guard_threads, slot, held_until_ns)
-                        .write(now_ns() + wire::GUARD_GRACE_NS);
+                    // The time begins again, in case this process comes late.
+                    field!(self.guard_threads, slot, grace_until).write(grace_until());
                 }
                 self.held_flag(slot).store(0, Ordering::SeqCst);
             }
@@ -340,8 +344,8 @@ impl<'a> Holds<'a> {
     /// Returns how many were held.
     pub fn begin_grace(&self) -> usize {
         for slot in self.slots().filter(|slot| self.is_own(&self.threads.read(*slot))) {
-            field!(self.guard_threads, slot, held_until_ns).write(now_ns() + wire::GUARD_GRACE_NS);
-            atomic_field!(self.guard_threads, slot, is_terminating).store(1, Ordering::SeqCst);
+            atomic_field!(self.guard_threads, slot, grace_until)
+                .store(grace_until(), Ordering::SeqCst);
         }
         let held = self.held();
         self.release_held(&held);
@@ -420,7 +424,7 @@ pub fn hold(gate: &Gate, session: u32, tgid: u32, until_ns: u64) -> bool {
         let thread = gate.threads.read(slot);
         if is_own(&thread) && u32::from(thread.guard.session) == session {
             // The gate reads these fields if the flag is set, or when a signal is sent.
-            field!(gate.guard_threads, slot, is_terminating).write(0);
+            field!(gate.guard_threads, slot, grace_until).write(0);
             field!(gate.guard_threads, slot, held_until_ns).write(until_ns);
             field!(gate.guard_threads, slot, ever_held).write(1);
             holds.held_flag(slot).store(1, Ordering::SeqCst);

@@ -70,4 +70,23 @@ mod tests {
         };
         assert_eq!(activity, sums);
     }
+
+    #[test]
+    fn only_what_takes_place_is_counted() {
+        let mut activity = Activity::default();
+        for (action, restraint) in [
+            (wire::GUARD_OBSERVE, wire::GUARD_TERMINATING),
+            (wire::GUARD_OBSERVE, wire::GUARD_NEVER_RETURNS),
+            (wire::GUARD_DELAY, wire::GUARD_TRACED),
+        ] {
+            activity.add(&wire::guard_event {
+                time_ns: 100,
+                mismatches: 1,
+                action: action as u8,
+                restraint,
+                ..wire::guard_event::default()
+            });
+        }
+        assert_eq!(activity, Activity { anomalies: 3, ..Activity::default() });
+    }
 }

@@ -93,6 +93,8 @@ fn restraint(reason: u32) -> Option<&'static str> {
         wire::GUARD_EXEMPT => Some("never held"),
         wire::GUARD_MAX_HELD => Some("too many are held"),
         wire::GUARD_TERMINATING => Some("requested to end"),
+        wire::GUARD_NEVER_RETURNS => Some("the call has no end"),
+        wire::GUARD_TRACED => Some("its tracer decides"),
         _ => None,
     }
 }

@@ -290,14 +290,15 @@ impl HoldControl {
         let is_target = |held: &HeldProcess, target: &String| {
             let program = programs.get(held.profile);
             let (path, (name, scope)) = (path_text(program), split_scope(target));
-            let is_named = name == path || path.rsplit('/').next() == Some(name);
+            let is_named =
+                !name.is_empty() && (name == path || path.rsplit('/').next() == Some(name));
             *target == held.tgid.to_string()
                 || is_named && scope.is_none_or(|scope| is_in_scope(scope_of(program), scope))
         };
         let unknown =
             targets.iter().filter(|target| !held.iter().any(|held| is_target(held, target)));
         let unknown: Vec<_> = unknown
-            .map(|target| format!("no held process has this ID or name: {target}"))
+            .map(|target| format!("no held process has this ID or name: {target:?}"))
             .collect();
         if !targets.is_empty() && unknown.len() == targets.len() {
             bail!("{}; `tollgate guard status` lists the held processes", unknown.join("; "));

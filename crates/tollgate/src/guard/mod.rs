@@ -35,6 +35,7 @@ mod scopes;
 mod session;
 mod show;
 mod store;
+mod store_folder;
 mod top;
 mod traces;
 mod tracked_program;

@@ -67,20 +67,21 @@ pub struct GuardOptions {
     /// How enforce responds to anomalies (default: delay)
     #[arg(long, value_enum, value_name = "RESPONSE")]
     pub respond: Option<GuardResponse>,
-    /// The base delay; each anomaly among the thread's latest 128 calls doubles it (default:
-    /// 40ms, as in the pH paper)
+    /// The base delay of the responses delay and deny; each anomaly among the thread's latest 128
+    /// calls doubles it (default: 40ms, as in the pH paper)
     #[arg(long, value_name = "TIME", value_parser = duration)]
     #[serde(deserialize_with = "deserialize_duration")]
     pub delay_factor: Option<Duration>,
-    /// The longest delay of one call (default: 2 days, the time for which pH suspends an execve)
+    /// The longest delay of one call, with delay and deny (default: 2 days, the time for which pH
+    /// suspends an execve)
     #[arg(long, value_name = "TIME", value_parser = duration)]
     #[serde(deserialize_with = "deserialize_duration")]
     pub delay_cap: Option<Duration>,
-    /// Hold an execve if, at any time since the thread's previous execve, at least this many of its
-    /// latest 128 calls were anomalies; 0 holds none (default: 0)
+    /// With enforce, hold an execve if, at any time since the thread's previous execve, at least
+    /// this many of its latest 128 calls were anomalies; 0 holds none (default: 0)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=128))]
     pub suspend_execve: Option<u32>,
-    /// How long --suspend-execve holds an execve (default: 2 days)
+    /// How long --suspend-execve holds an execve, with the response delay (default: 2 days)
     #[arg(long, value_name = "TIME", value_parser = duration)]
     #[serde(deserialize_with = "deserialize_duration")]
     pub suspend_execve_time: Option<Duration>,
@@ -100,8 +101,8 @@ pub struct GuardOptions {
     /// (default: 12)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=128))]
     pub tolerize_limit: Option<u16>,
-    /// Hold at most this many processes at a time; further anomalies are only reported (default:
-    /// 64)
+    /// With enforce, hold at most this many processes at a time; further anomalies are only
+    /// reported (default: 64)
     #[arg(long, value_name = "N")]
     pub max_held: Option<u32>,
     /// Briefly stop each process whose baseline is in training, at about this interval. The
@@ -240,18 +241,15 @@ impl GuardOptions {
     pub fn policy(&self, mode: Mode, store: &Path) -> Result<Policy> {
         let file = self.guard_config.as_deref().map(read).transpose()?.unwrap_or_default();
         let own = self;
-        if own.respond.is_some() && mode != Mode::Enforce {
-            bail!("--respond needs --guard=enforce: --guard={} does not respond", mode.name());
-        }
+        let response = own.respond.or(file.respond).unwrap_or(GuardResponse::Delay);
+        own.check_effects(mode, response)?;
         let default = observing_parameters();
-        let response = match mode {
-            Mode::Learn | Mode::Watch => wire::GUARD_OBSERVE,
-            Mode::Enforce => match own.respond.or(file.respond).unwrap_or(GuardResponse::Delay) {
-                GuardResponse::Delay => wire::GUARD_DELAY,
-                GuardResponse::Deny => wire::GUARD_DENY,
-                GuardResponse::Stop => wire::GUARD_STOP,
-                GuardResponse::Kill => wire::GUARD_KILL,
-            },
+        let response = match (mode, response) {
+            (Mode::Learn | Mode::Watch, _) => wire::GUARD_OBSERVE,
+            (Mode::Enforce, GuardResponse::Delay) => wire::GUARD_DELAY,
+            (Mode::Enforce, GuardResponse::Deny) => wire::GUARD_DENY,
+            (Mode::Enforce, GuardResponse::Stop) => wire::GUARD_STOP,
+            (Mode::Enforce, GuardResponse::Kill) => wire::GUARD_KILL,
         };
         let scope = own.scope.or(file.scope);
         let tolerize_limit = match mode {
@@ -303,6 +301,43 @@ impl GuardOptions {
             store: store.to_owned(),
             reports_holds: true,
         })
+    }
+}
+
+impl GuardOptions {
+    /// Refuses options of the command line that would have no effect. A file may have them, because
+    /// it may serve several modes.
+    fn check_effects(&self, mode: Mode, response: GuardResponse) -> Result<()> {
+        use GuardResponse::{Delay, Deny, Kill, Stop};
+        let options: [(&str, bool, &[GuardResponse]); 6] = [
+            ("respond", self.respond.is_some(), &[Delay, Deny, Stop, Kill]),
+            ("delay-factor", self.delay_factor.is_some(), &[Delay, Deny]),
+            ("delay-cap", self.delay_cap.is_some(), &[Delay, Deny]),
+            ("suspend-execve", self.suspend_execve.is_some(), &[Delay, Deny, Stop, Kill]),
+            ("suspend-execve-time", self.suspend_execve_time.is_some(), &[Delay]),
+            ("max-held", self.max_held.is_some(), &[Delay, Deny, Stop]),
+        ];
+        for (name, _, responses) in options.into_iter().filter(|(_, is_given, _)| *is_given) {
+            if mode != Mode::Enforce {
+                bail!("--{name} needs --guard=enforce: --guard={} does not respond", mode.name());
+            }
+            if !responses.contains(&response) {
+                bail!("--{name} has no effect with the response {}", response.name());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl GuardResponse {
+    /// The name on the command line and in the file.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Delay => "delay",
+            Self::Deny => "deny",
+            Self::Stop => "stop",
+            Self::Kill => "kill",
+        }
     }
 }
 
@@ -390,10 +425,58 @@ mod tests {
 
     use super::*;
 
-    fn policy(options: GuardOptions) -> Result<Policy> {
+    fn policy_of(mode: Mode, options: GuardOptions) -> Result<Policy> {
         let store = StoreOption { folder: "store".into() };
-        let arguments = GuardArguments { mode: Some(Mode::Enforce), options, store };
+        let arguments = GuardArguments { mode: Some(mode), options, store };
         arguments.policy().map(|policy| policy.expect("a mode is given"))
+    }
+
+    fn policy(options: GuardOptions) -> Result<Policy> {
+        policy_of(Mode::Enforce, options)
+    }
+
+    #[test]
+    fn options_without_an_effect_are_refused() {
+        let second = Some(Duration::from_secs(1));
+        let factor = || GuardOptions { delay_factor: second, ..GuardOptions::default() };
+        let cap = || GuardOptions { delay_cap: second, ..GuardOptions::default() };
+        let most = || GuardOptions { max_held: Some(1), ..GuardOptions::default() };
+        let execve = || GuardOptions { suspend_execve: Some(1), ..GuardOptions::default() };
+        let time = || GuardOptions { suspend_execve_time: second, ..GuardOptions::default() };
+        let all: [&dyn Fn() -> GuardOptions; 5] = [&factor, &cap, &most, &execve, &time];
+        let refusal = |mode, options| policy_of(mode, options).err().map(|it| it.to_string());
+        for options in all {
+            for mode in [Mode::Learn, Mode::Watch] {
+                let refused = refusal(mode, options()).expect("it has no effect");
+                assert!(refused.contains(" needs --guard=enforce: --guard="), "{refused}");
+            }
+            assert_eq!(refusal(Mode::Enforce, options()), None);
+        }
+        let with = |respond, options: &dyn Fn() -> GuardOptions| {
+            refusal(Mode::Enforce, GuardOptions { respond: Some(respond), ..options() })
+        };
+        assert_eq!(
+            with(GuardResponse::Stop, &factor).as_deref(),
+            Some("--delay-factor has no effect with the response stop")
+        );
+        assert!(with(GuardResponse::Kill, &cap).is_some());
+        assert!(with(GuardResponse::Kill, &most).is_some());
+        assert!(with(GuardResponse::Deny, &time).is_some());
+        assert_eq!(with(GuardResponse::Deny, &cap), None);
+        assert_eq!(with(GuardResponse::Stop, &most), None);
+        assert_eq!(with(GuardResponse::Kill, &execve), None);
+    }
+
+    #[test]
+    fn a_file_may_have_options_for_another_mode() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("guard.toml");
+        fs::write(&file, "respond = \"stop\"\ndelay-factor = \"1s\"\n").expect("a file");
+        for mode in [Mode::Watch, Mode::Enforce] {
+            let options =
+                GuardOptions { guard_config: Some(file.clone()), ..GuardOptions::default() };
+            assert!(policy_of(mode, options).is_ok());
+        }
     }
 
     #[test]

@@ -90,8 +90,8 @@ pub struct GuardEvent {
     pub lfc: u8,
     /// observe, delay, deny, stop or kill
     pub action: String,
-    /// Why the response was weaker than configured: "never held", "too many are held" or
-    /// "requested to end".
+    /// Why the response was weaker than configured, or may have been: "never held", "too many are
+    /// held", "requested to end", "the call has no end" or "its tracer decides".
     pub restraint: Option<String>,
     /// Where the response takes effect: before, before-ip, end or next. Null if there was no
     /// response.
@@ -105,7 +105,6 @@ pub struct GuardEvent {
 impl GuardEvent {
     /// An event as a self-contained line.
     pub fn line(&self) -> String {
-        let before = &self.sequence[..self.sequence.len().saturating_sub(1)];
         let location = self
             .unit
             .iter()
@@ -113,15 +112,22 @@ impl GuardEvent {
             .map(|name| format!(" in {name}"))
             .collect::<String>();
         printable(&format!(
-            "{} {} ({}){location}: {} after {} (LFC {}): {}",
+            "{} {} ({}){location}: {}",
             self.command,
             self.pid,
             with_scope(&self.program, self.scope.as_deref()),
-            self.call,
-            before.join(" "),
-            self.lfc,
-            self.action_text()
+            self.call_and_action()
         ))
+    }
+
+    /// The call, the calls before it, and what the guard did.
+    fn call_and_action(&self) -> String {
+        // The window is empty at first, after a release, and in a signal handler.
+        let after = match self.sequence.as_slice() {
+            [] | [_] => String::new(),
+            [before @ .., _] => format!(" after {}", before.join(" ")),
+        };
+        format!("{}{after} (LFC {}): {}", self.call, self.lfc, self.action_text())
     }
 
     /// What the guard did, with the time and the reason.
@@ -137,6 +143,7 @@ impl GuardEvent {
             Some("before") => ", before it takes effect",
             Some("before-ip") => ", before it takes effect over IP, otherwise at its end",
             Some("next") => ", at the thread's next call",
+            Some(_) if self.action == "kill" => ", before it returns",
             Some(_) => ", at its end",
             None => "",
         };
@@ -231,7 +238,11 @@ fn guard_text(out: &mut String, guard: &GuardReport, layout: &TextOptions) {
         count(sum(|program| program.calls)),
         count(sum(|program| program.anomalies)),
         number_of(holds as usize, "hold"),
-        if holds == 0 { String::new() } else { format!(" of {}", held_for(holds, held_ns)) },
+        match (holds, held_ns) {
+            (0, _) => String::new(),
+            (_, 0) => " until released".into(),
+            (_, held_ns) => format!(" of {}", duration(held_ns)),
+        },
     );
     if guard.mode == "enforce" {
         let _ = writeln!(out, "  response: {}", guard.response);
@@ -277,17 +288,13 @@ fn events(out: &mut String, guard: &GuardReport, layout: &TextOptions) {
     }
     let _ = writeln!(out, "\n  anomalies and responses:");
     for event in guard.events.iter().take(layout.top) {
-        let before = &event.sequence[..event.sequence.len().saturating_sub(1)];
         let _ = writeln!(
             out,
-            "  {:>10}  {} {}: {} after {} (LFC {}): {}",
+            "  {:>10}  {} {}: {}",
             duration(event.at_ns),
             printable(&event.command),
             event.tid,
-            event.call,
-            before.join(" "),
-            event.lfc,
-            event.action_text(),
+            event.call_and_action(),
         );
         if let Some(expected) = event.expected_text(EXPECTED_SHOWN) {
             let _ = writeln!(out, "              {expected}");
@@ -296,5 +303,66 @@ fn events(out: &mut String, guard: &GuardReport, layout: &TextOptions) {
     let hidden = guard.events.len().saturating_sub(layout.top) as u64 + guard.events_left_out;
     if hidden > 0 {
         let _ = writeln!(out, "  … and {} more", count(hidden));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(sequence: &[&str], action: &str, held_ns: u64) -> GuardEvent {
+        GuardEvent {
+            time: String::new(),
+            at_ns: 0,
+            unit: None,
+            container: None,
+            pid: 1,
+            tid: 1,
+            program: "/bin/x".into(),
+            scope: None,
+            command: "x".into(),
+            call: "getppid".into(),
+            sequence: sequence.iter().map(ToString::to_string).collect(),
+            expected: Vec::new(),
+            mismatches: 1,
+            is_denounced: false,
+            lfc: 1,
+            action: action.into(),
+            restraint: None,
+            effect: Some("end".into()),
+            held_ns,
+            late_ns: 0,
+        }
+    }
+
+    #[test]
+    fn lines_say_what_was_done() {
+        let line = |event: GuardEvent| event.line();
+        assert_eq!(
+            line(event(&["read", "write", "getppid"], "delay", 80_000_000)),
+            "x 1 (/bin/x): getppid after read write (LFC 1): delay for 80.0 ms, at its end"
+        );
+        for alone in [&["getppid"][..], &[]] {
+            assert_eq!(
+                line(event(alone, "kill", 0)),
+                "x 1 (/bin/x): getppid (LFC 1): kill, before it returns"
+            );
+        }
+        let summary = |holds, held_ns| {
+            let program = GuardedProgram { holds, held_ns, ..GuardedProgram::default() };
+            let report = GuardReport { programs: vec![program], ..GuardReport::default() };
+            let mut text = String::new();
+            guard_text(&mut text, &report, &TextOptions { top: 1, columns: None });
+            let first = text.trim_start().lines().next().expect("a line");
+            first.rsplit("; ").next().map(str::to_owned)
+        };
+        assert_eq!(summary(0, 0).as_deref(), Some("0 holds"));
+        assert_eq!(summary(1, 0).as_deref(), Some("1 hold until released"));
+        assert_eq!(summary(2, 400_000_000).as_deref(), Some("2 holds of 400 ms"));
+        let restraint = Some("its tracer decides".to_owned());
+        assert_eq!(
+            line(GuardEvent { restraint, ..event(&[], "delay", 0) }),
+            "x 1 (/bin/x): getppid (LFC 1): delay, at its end (its tracer decides)"
+        );
     }
 }

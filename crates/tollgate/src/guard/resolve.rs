@@ -30,6 +30,9 @@ pub fn is_in_scope(scope: Option<&str>, text: &str) -> bool {
 /// optionally with a scope in brackets.
 pub fn select<'a>(named: &str, all: &'a [Baseline]) -> Result<&'a Baseline> {
     let (program, scope) = split_scope(named);
+    if program.is_empty() {
+        bail!("a program's name is empty: `tollgate guard show` lists the stored baselines");
+    }
     let has_scope =
         |it: &Baseline| scope.is_none_or(|scope| is_in_scope(it.scope.as_deref(), scope));
     let matching = |fits: &dyn Fn(&Baseline) -> bool| {
@@ -40,8 +43,9 @@ pub fn select<'a>(named: &str, all: &'a [Baseline]) -> Result<&'a Baseline> {
         let found = matching(&|it| it.digest == digest);
         if found.is_empty() && all.iter().any(|it| it.paths.contains(program)) {
             bail!(
-                "the content of {program} has changed since its baseline was learned: `tollgate \
-                guard show` lists the digest of the earlier content"
+                "the content of {} has changed since its baseline was learned: `tollgate guard \
+                show` lists the digest of the earlier content",
+                printable(program)
             );
         }
         return unique(named, &found);
@@ -66,6 +70,7 @@ pub fn select_all<'a>(programs: &[String], all: &'a [Baseline]) -> Result<Vec<&'
 /// The only match. A baseline without a scope takes precedence over baselines of the same content
 /// that have a scope, because these have names of their own.
 fn unique<'a>(program: &str, found: &[&'a Baseline]) -> Result<&'a Baseline> {
+    let program = printable(program);
     let is_one_program = found.iter().all(|it| it.digest == found[0].digest);
     if let Some(alone) = found.iter().find(|it| is_one_program && it.scope.is_none()) {
         return Ok(alone);
@@ -160,6 +165,10 @@ mod tests {
         std::fs::write(&path, "changed").expect("written");
         assert!(found(&path).unwrap_err().contains("has changed since its baseline was learned"));
         assert!(found("/no/such").unwrap_err().starts_with("cannot read /no/such"));
+        for nameless in ["", "[backup.sh]"] {
+            assert!(found(nameless).unwrap_err().starts_with("a program's name is empty"));
+        }
+        assert!(found("a\u{1b}[2J").unwrap_err().starts_with("no baseline of a\\x1b[2J is stored"));
     }
 
     #[test]

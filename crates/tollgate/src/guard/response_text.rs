@@ -22,7 +22,7 @@ pub fn response_text(policy: &Policy, enabled: u32) -> String {
         wire::GUARD_DELAY => format!("delay {when}"),
         wire::GUARD_DENY => format!("{denial}, and delay {when}"),
         wire::GUARD_STOP => format!("stop {when}"),
-        wire::GUARD_KILL => "kill, before the call's end".into(),
+        wire::GUARD_KILL => "kill, before the call returns".into(),
         _ => match policy.mode {
             Mode::Learn => "none; nothing is tested".into(),
             _ => "none".into(),

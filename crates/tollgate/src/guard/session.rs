@@ -18,7 +18,7 @@ use super::replies::reply;
 use super::report::GuardReport;
 use super::requests::REQUEST_KEY;
 use crate::extension::{Extension, ExtensionSetup, Joining, Losses, Request, SessionContext};
-use crate::format::number_of;
+use crate::format::{number_of, printable};
 use crate::output::print_message;
 use crate::report::Section;
 
@@ -112,7 +112,7 @@ impl Extension for GuardInSession {
 
     fn summary(&self, processes: Option<usize>) -> Option<String> {
         let executables: Vec<_> =
-            self.executables.iter().map(|path| path.to_string_lossy()).collect();
+            self.executables.iter().map(|path| printable(&path.to_string_lossy())).collect();
         let what = match (processes, executables.join(", ").as_str()) {
             (None, "") => "every process".into(),
             (None, all) => format!("every process of {all}"),

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use super::baseline::{Baseline, Digest, FormatError, name};
 use super::clock::unix_now;
+use super::store_folder;
 use crate::durable_file::{self, with_suffix};
 use crate::output::print_message;
 
@@ -85,6 +86,7 @@ impl Store {
     /// Locks the store. Waits while another process makes a change, but only for `lock_timeout`,
     /// because that process may be stopped.
     pub fn lock(&self) -> Result<LockedStore<'_>> {
+        store_folder::check(&self.folder)?;
         let context = || format!("cannot lock the store {}", self.folder.display());
         DirBuilder::new().recursive(true).mode(0o700).create(&self.folder).with_context(context)?;
         let lock = OpenOptions::new()
@@ -154,6 +156,7 @@ impl Store {
     }
 
     fn files(&self) -> Result<Vec<PathBuf>> {
+        store_folder::check(&self.folder)?;
         let context = || format!("cannot read the store {}", self.folder.display());
         let entries = match fs::read_dir(&self.folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

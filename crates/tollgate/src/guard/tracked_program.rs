@@ -17,6 +17,7 @@ use super::clock::unix_now;
 use super::policy::Mode;
 use super::report::with_scope;
 use crate::call_name::call_name;
+use crate::format::printable;
 
 /// A program whose baseline is in use.
 pub struct TrackedProgram {
@@ -126,16 +127,16 @@ impl TrackedProgram {
         Some(BaselineId { digest: self.digest?, scope: self.scope.clone() })
     }
 
-    /// The program's path, for display.
+    /// The program's path, as reports have it.
     pub fn path_text(&self) -> String {
         self.path
             .as_ref()
             .map_or_else(|| "(ended too soon)".into(), |path| path.to_string_lossy().into_owned())
     }
 
-    /// The program's path and scope, for display.
+    /// The program's path and scope, for a message.
     pub fn title(&self) -> String {
-        with_scope(&self.path_text(), self.scope.as_deref())
+        printable(&with_scope(&self.path_text(), self.scope.as_deref()))
     }
 
     /// Clears the program. Another baseline may be installed afterwards.

@@ -1,6 +1,7 @@
 //! Tests of the guard that need strace, servers, shells or much time.
 
 mod daemon;
+mod escapes;
 mod evasion;
 mod holds;
 mod kill9;

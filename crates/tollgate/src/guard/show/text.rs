@@ -56,7 +56,7 @@ pub fn one(it: &Baseline, successors: &[CallFollowers<'_>], top: usize, now: u64
     }
     row(
         "seen",
-        &format!("{} calls since {}", count(it.seen_calls), time_since(it.first_seen, now)),
+        &format!("{} calls, the first {}", count(it.seen_calls), time_since(it.first_seen, now)),
     );
     row("state", &state(it, now));
     row("ratio", &stability_text(it, now));
