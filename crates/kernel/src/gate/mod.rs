@@ -23,6 +23,7 @@ use libbpf_rs::OpenObject;
 use crate::cpus;
 use crate::error::{Error, Result};
 use crate::mapped_array::{MappedArray, atomic_field, field};
+use crate::process::own_pid_namespace;
 use crate::wire;
 
 pub use call_flags::call_flags;
@@ -122,12 +123,14 @@ impl Gate {
     /// session, because other processes see by the sessions alone that the gate is in use.
     ///
     /// # Errors
-    /// If the kernel has no BTF or refuses the programs, or if a gate of another build is loaded.
+    /// If the kernel has no BTF or refuses the programs, if a gate of another build is loaded, or if
+    /// /proc is missing: without the number of its PID namespace, a process would gate nothing.
     pub fn open(
         _lock: &Lock,
         mask: u32,
         extensions: &'static [&'static dyn KernelSide],
     ) -> Result<Self> {
+        own_pid_namespace()?;
         if !Path::new("/sys/kernel/btf/vmlinux").exists() {
             return Err(Error::NoBtf);
         }

@@ -15,6 +15,8 @@ use ::guard::CallNumber;
 use anyhow::{Context, Result, bail};
 use flate2::bufread::MultiGzDecoder;
 
+use crate::format::shown_path;
+
 /// The calls of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallTrace {
@@ -48,10 +50,10 @@ pub fn read(path: &Path, names: &mut Names) -> Result<Vec<CallTrace>> {
     let mut traces = Vec::new();
     let files = files(path)?;
     if files.is_empty() {
-        bail!("{} has no traces", path.display());
+        bail!("{} has no traces", shown_path(path));
     }
     for file in files {
-        let context = || format!("cannot read {}", file.display());
+        let context = || format!("cannot read {}", shown_path(&file));
         let text = text(&file).with_context(context)?;
         traces.extend(parse(&text, &file.display().to_string(), names)?);
     }
@@ -59,7 +61,7 @@ pub fn read(path: &Path, names: &mut Names) -> Result<Vec<CallTrace>> {
 }
 
 fn files(path: &Path) -> Result<Vec<PathBuf>> {
-    let context = || format!("cannot read {}", path.display());
+    let context = || format!("cannot read {}", shown_path(path));
     if is_stdin(path) || !fs::metadata(path).with_context(context)?.is_dir() {
         return Ok(vec![path.to_owned()]);
     }

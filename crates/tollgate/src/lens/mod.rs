@@ -6,6 +6,7 @@ mod arms;
 mod build_report;
 mod call_table;
 mod diff;
+mod fitted_table;
 mod options;
 mod order;
 mod report;

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
-use super::call_table::CallTable;
-use super::report::{Account, Call, InProgress, LensReport, RowReport, SlowCall};
+use super::call_table::call_table;
+use super::report::{Account, COMMON, Call, InProgress, LensReport, RowReport, SlowCall};
 use crate::format::{count, duration, number_of, printable, share};
 use crate::report::{Section, TextOptions, fields, more_rows};
 
@@ -92,7 +92,12 @@ fn account_line(out: &mut String, account: &Account) {
         .filter(|(_, ns)| *ns > 0)
         .map(|(part, ns)| format!("{part} {} ({})", duration(ns), share(ns, lifetime)))
         .collect();
-    let _ = write!(out, "{} lived {}", number_of(account.threads as usize, "thread"), duration(lifetime));
+    let _ = write!(
+        out,
+        "{} lived {}",
+        number_of(account.threads as usize, "thread"),
+        duration(lifetime)
+    );
     let _ = writeln!(out, ": {}", parts.join(", "));
     if account.minor_faults + account.major_faults > 0 {
         let _ = writeln!(
@@ -105,6 +110,9 @@ fn account_line(out: &mut String, account: &Account) {
 }
 
 fn row_title(row: &RowReport) -> String {
+    if row.pid == 0 && row.command == COMMON {
+        return format!("{COMMON}: calls that have no table of their own");
+    }
     let of = match (row.pid, row.tid) {
         (0, _) => String::new(),
         (pid, Some(tid)) => format!(" (process {pid}, thread {tid})"),
@@ -120,7 +128,7 @@ fn table(out: &mut String, calls: &[Call], layout: &TextOptions) {
     let parts = [("call", &others), ("call that waits", &waits)];
     let titles = parts.iter().filter(|(_, calls)| !calls.is_empty()).map(|(title, _)| *title);
     let shown = parts.iter().flat_map(|(_, calls)| calls.iter().take(layout.top).copied());
-    let table = CallTable::new(titles, shown, layout.columns);
+    let table = call_table(titles, shown, layout.columns);
     for (title, calls) in parts {
         if calls.is_empty() {
             continue;
@@ -128,21 +136,14 @@ fn table(out: &mut String, calls: &[Call], layout: &TextOptions) {
         let _ = writeln!(out);
         table.titles(out, title);
         for call in calls.iter().take(layout.top) {
-            table.call(out, call);
+            table.row(out, call);
             for line in details(call) {
                 let _ = writeln!(out, "    {line}");
             }
         }
         more_rows(out, calls.len(), layout.top, "calls");
     }
-    let left_out = table.left_out();
-    if !left_out.is_empty() {
-        let _ = writeln!(
-            out,
-            "(no room for {}; a wider terminal or a file shows all)",
-            left_out.join(", ")
-        );
-    }
+    table.left_out(out);
 }
 
 fn details(call: &Call) -> Vec<String> {
@@ -152,7 +153,7 @@ fn details(call: &Call) -> Vec<String> {
         .iter()
         .filter(|site| site.ns as f64 >= call.blocked_ns as f64 * SITE_SHARE_MIN)
         .take(SITES_SHOWN)
-        .map(|site| format!("{} {}", site.function, share(site.ns, call.blocked_ns)))
+        .map(|site| format!("{} {}", printable(&site.function), share(site.ns, call.blocked_ns)))
         .collect();
     if !sites.is_empty() {
         lines.push(format!("blocked in {}", sites.join(", ")));
@@ -207,7 +208,7 @@ fn slow_calls(out: &mut String, slow: &[SlowCall], layout: &TextOptions) {
             printable(&call.command),
             call.pid,
             call.tid,
-            call.call,
+            printable(&call.call),
             call.result
         );
         let _ = writeln!(
@@ -219,7 +220,7 @@ fn slow_calls(out: &mut String, slow: &[SlowCall], layout: &TextOptions) {
         );
         for (side, stack) in [("kernel", &call.kernel_stack), ("user", &call.user_stack)] {
             if !stack.is_empty() {
-                let _ = writeln!(out, "         {side}: {}", stack.join(" < "));
+                let _ = writeln!(out, "         {side}: {}", printable(&stack.join(" < ")));
             }
         }
     }

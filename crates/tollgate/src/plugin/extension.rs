@@ -22,7 +22,7 @@ use super::requests::{LoadReport, OpenReport};
 use super::state_transfer::StateTransfer;
 use super::variables::Variables;
 use crate::extension::PLUGIN_RECORDS_LOST;
-use crate::format::printable;
+use crate::format::{command_line, printable};
 use crate::output::print_message;
 use crate::source_file::SourceFile;
 
@@ -115,7 +115,7 @@ fn name_error(name: &str) -> String {
     format!(
         "{} is not a name for a plugin: a name has at most {MAX_NAME_LEN} letters, digits, `.`, \
         `_` and `-`",
-        printable(name)
+        command_line(&[name.to_owned()])
     )
 }
 
