@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use crate::format::{count, duration, number_of};
+use crate::format::{count, duration, number_of, printable};
 
 pub const SCHEMA: &str = "tollgate.guard.replay/1";
 
@@ -153,7 +153,7 @@ fn processes(out: &mut String, report: &ReplayReport, top: usize) {
                 .delay_begins
                 .map_or(String::new(), |call| format!("call {}", count(call as u64))),
             long(process.delay_ns),
-            process.source
+            printable(&process.source)
         );
     }
     if flagged.len() > top {

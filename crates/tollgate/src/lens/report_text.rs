@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
-use super::call_table::call_table;
+use super::call_table::{call_table, shown_name};
 use super::report::{Account, COMMON, Call, InProgress, LensReport, RowReport, SlowCall};
 use crate::format::{count, duration, number_of, printable, share};
 use crate::report::{Section, TextOptions, fields, more_rows};
@@ -209,7 +209,7 @@ fn slow_calls(out: &mut String, slow: &[SlowCall], layout: &TextOptions) {
             call.pid,
             call.tid,
             printable(&call.call),
-            call.result
+            printable(&call.result)
         );
         let _ = writeln!(
             out,
@@ -236,8 +236,7 @@ fn in_progress(out: &mut String, calls: &[InProgress], layout: &TextOptions) {
         let since = call
             .ns
             .map_or_else(|| "for an unknown time".into(), |ns| format!("for {}", duration(ns)));
-        let abi = if call.abi == "x86-64" { String::new() } else { format!(" ({})", call.abi) };
-        let _ = writeln!(out, "thread {}: {}{abi} {since}", call.tid, call.name);
+        let _ = writeln!(out, "thread {}: {} {since}", call.tid, shown_name(&call.name, &call.abi));
     }
     more_rows(out, calls.len(), layout.top, "calls in progress");
 }
@@ -264,6 +263,43 @@ mod tests {
             rendered(include_str!("fixtures/report.json"), 4),
             file!["fixtures/report.txt"].raw()
         );
+    }
+
+    #[test]
+    fn names_do_not_control_the_terminal() {
+        let evil = "a\u{1b}[2J\nforged: line\u{202e}";
+        let mut json: Value =
+            serde_json::from_str(include_str!("fixtures/report.json")).expect("JSON");
+        json["command"] = [evil].into();
+        json["notes"] = [evil].into();
+        json["groups"] = serde_json::json!([{
+            "pid": 1, "command": evil, "elapsed_ns": 1, "calls": json["calls"],
+        }]);
+        for (list, names) in [
+            ("slow", &["command", "call", "result", "kernel_stack", "user_stack"][..]),
+            ("in_progress", &["name"]),
+        ] {
+            for name in names {
+                let value = &mut json[list][0][name];
+                *value = if value.is_array() { [evil].into() } else { evil.into() };
+            }
+        }
+        let call = &mut json["calls"][0];
+        (call["name"], call["blocked_in"][0]["function"]) = (evil.into(), evil.into());
+        let shown = rendered(&json.to_string(), 4);
+        let is_raw = |c: char| crate::format::is_terminal_control(c) && c != '\n';
+        assert!(!shown.contains(is_raw), "{shown:?}");
+        assert!(!shown.lines().any(|line| line.starts_with("forged")), "{shown}");
+    }
+
+    #[test]
+    fn the_common_row_is_explained() {
+        let mut json: Value =
+            serde_json::from_str(include_str!("fixtures/groups.json")).expect("JSON");
+        let row = &mut json["groups"][0];
+        (row["pid"], row["tid"], row["command"]) = (0.into(), Value::Null, COMMON.into());
+        let shown = rendered(&json.to_string(), 20);
+        assert!(shown.contains("\n(common): calls that have no table of their own\n"), "{shown}");
     }
 
     #[test]
