@@ -18,7 +18,8 @@ const EXIT_STATUS: &str = "\
 Exit status:
   run     the command's exit status, or 128 + N if signal N ended it; 127 if the command is not
           found, 126 if it cannot be executed, 125 if Tollgate failed before it started the
-          command; a report that cannot be written at the end causes only a message on stderr
+          command; a report that cannot be written at the end causes only a message on stderr; if
+          SIGINT ended the command, it ends Tollgate, too
   doctor  1 if `tollgate run` cannot work here
   others  0, or 125 if they failed
 
