@@ -4,7 +4,7 @@ use std::fs;
 
 /// Whether this process is in a user namespace other than the initial one, as far as this can be
 /// read.
-pub(crate) fn is_in_user_namespace() -> bool {
+pub fn is_in_user_namespace() -> bool {
     fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| !maps_all_users(&map))
 }
 

@@ -43,10 +43,8 @@ pub fn map_cold(mut arguments: Arguments) -> Outcome {
     let file = File::open(&path).map_err(|error| os_failure("open the file", error))?;
     let length = file.metadata().map_err(|error| os_failure("find its size", error))?.len();
     // SAFETY: takes numbers only.
-    check(
-        unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) },
-        "drop its pages",
-    )?;
+    let dropped = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    check(dropped, "drop its pages")?;
     let (began, faults) = (Instant::now(), major_faults()?);
     let sum = touch_pages(&file, length as usize)?;
     let (ns, faults) = (began.elapsed().as_nanos(), major_faults()? - faults);

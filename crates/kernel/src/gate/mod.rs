@@ -123,8 +123,9 @@ impl Gate {
     /// session, because other processes see by the sessions alone that the gate is in use.
     ///
     /// # Errors
-    /// If the kernel has no BTF or refuses the programs, if a gate of another build is loaded, or if
-    /// /proc is missing: without the number of its PID namespace, a process would gate nothing.
+    /// If the kernel has no BTF or refuses the programs, or if a gate of another build is loaded.
+    /// Also if /proc is missing: without the number of its PID namespace, a session would gate
+    /// nothing.
     pub fn open(
         _lock: &Lock,
         mask: u32,

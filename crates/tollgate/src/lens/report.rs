@@ -76,8 +76,8 @@ pub struct Call {
     pub wall_interval_ns: Option<WallInterval>,
 }
 
-/// The lives of threads while they counted, added up, and the parts of which they consist. Times are
-/// in nanoseconds.
+/// The lives of threads while they counted, added up, and the parts of which they consist. Times
+/// are in nanoseconds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Account {
     pub threads: u64,

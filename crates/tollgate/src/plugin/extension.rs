@@ -546,3 +546,16 @@ impl RunningPlugin {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrong_names_are_quoted() {
+        for (name, shown) in [("", "''"), ("a b", "'a b'"), ("a\n\u{1b}", r"$'a\n\x1b'")] {
+            assert!(!is_name(name));
+            assert!(name_error(name).starts_with(&format!("{shown} is not a name for a plugin")));
+        }
+    }
+}
