@@ -6,13 +6,14 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::FromRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use crate::harness::bpf::abandoned_links;
 use crate::harness::job::{comm, is_in_call, is_running, kill};
 use crate::harness::pty::Terminal;
-use crate::harness::{Job, eventually, tollgate, words, workload, workloads};
+use crate::harness::{Job, eventually, workload};
 
 #[test]
 fn exit_status() {
@@ -180,28 +181,31 @@ fn full_disk_keeps_the_status() {
     ran.says("cannot write the result to /dev/full");
 }
 
+/// A job that writes its report to a named pipe.
+fn with_named_pipe(command: &str) -> (Job, PathBuf) {
+    let mut job = Job::from_command_line("run -o");
+    let pipe = job.path("pipe");
+    let path = CString::new(pipe.as_os_str().as_bytes()).expect("no NUL in it");
+    // SAFETY: a NUL-terminated path.
+    assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
+    job.command.arg(&pipe).arg("--").args(workload(command));
+    (job, pipe)
+}
+
 #[test]
 fn report_goes_to_a_named_pipe() {
-    let mut job = Job::of(words("sh -c")).with_row_lock_shared();
-    let script = "cd \"$1\" && mkfifo pipe && { cat pipe > copy & } &&
-        \"$0\" run -o pipe -- \"$2\" exit 3; status=$?; wait; exit $status";
-    let folder = job.path("");
-    job.command.arg(script).arg(tollgate()).arg(folder).arg(workloads());
-    let ran = job.finish().exits_with(3);
-    let report = fs::read_to_string(ran.path("copy")).expect("it is made");
+    let (job, pipe) = with_named_pipe("exit 3");
+    let running = job.start();
+    // Opens the pipe only once.
+    let report = fs::read_to_string(pipe).expect("it is ours");
+    running.finish().exits_with(3);
     assert!(report.contains("exit status 3") && report.contains("toll: "), "{report}");
 }
 
 #[test]
-fn interrupt_ends_the_wait_for_the_reader_of_a_named_pipe() {
+fn signals_end_the_wait_for_the_reader_of_a_named_pipe() {
     for signal in [libc::SIGINT, libc::SIGTERM] {
-        let mut job = Job::from_command_line("run -o");
-        let pipe = job.path("pipe");
-        let path = CString::new(pipe.as_os_str().as_bytes()).expect("no NUL in it");
-        // SAFETY: a NUL-terminated path.
-        assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
-        job.command.arg(pipe).arg("--").args(workload("exit 0"));
-        let running = job.start();
+        let running = with_named_pipe("exit 0").0.start();
         let pid = running.pid();
         eventually("its open", || is_in_call(pid, libc::SYS_openat));
         running.signal(signal);

@@ -12,6 +12,7 @@ mod order;
 mod report;
 mod report_text;
 mod session;
+mod single_calls_text;
 mod slow_calls;
 mod user_symbols;
 
