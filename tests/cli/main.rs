@@ -2,6 +2,7 @@
 //! intended change, `TRYCMD=overwrite cargo test -p tollgate --test cli` writes the new texts.
 
 mod guard_store;
+mod outputs;
 
 /// Drops the right to load BPF programs, so that root gets the same texts as other users.
 fn without_bpf() {

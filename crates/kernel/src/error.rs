@@ -3,12 +3,23 @@
 
 use std::io;
 
+use crate::user_namespace::is_in_user_namespace;
+
 /// An error of this crate. Its message is one sentence for the user.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The process does not have root's rights.
     #[error("Tollgate needs root to load programs into the kernel; run it with sudo")]
     NotRoot,
+    /// This process has root's rights only in its user namespace.
+    #[error(
+        "the kernel does not let Tollgate load programs, because it runs in a user namespace: root \
+        of a user namespace is not enough, root of the machine is needed"
+    )]
+    UserNamespace,
+    /// /proc cannot be read, or shows the processes of another PID namespace.
+    #[error("the /proc of this PID namespace is not mounted: processes cannot be found")]
+    NoProc,
     /// The kernel was built without BTF.
     #[error(
         "this kernel does not describe its types: /sys/kernel/btf/vmlinux is missing \
@@ -158,6 +169,10 @@ impl<T> ErrorContext<T> for libbpf_rs::Result<T> {
         self.map_err(|cause| {
             if is_out_of_files(&cause) {
                 too_few_files()
+            } else if cause.kind() == libbpf_rs::ErrorKind::PermissionDenied
+                && is_in_user_namespace()
+            {
+                Error::UserNamespace
             } else {
                 Error::Bpf { doing: doing.into(), cause }
             }

@@ -36,6 +36,7 @@ mod skeletons;
 pub mod standard_stream;
 pub mod start_state;
 pub mod symbols;
+pub mod user_namespace;
 pub mod watchdog;
 pub mod wire;
 

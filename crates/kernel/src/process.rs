@@ -10,7 +10,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use crate::error::{ErrorContext, Result};
+use crate::error::{Error, ErrorContext, Result};
 use crate::limits::Inherited;
 use crate::signals::{Dispositions, clear_command, set_command};
 use crate::start_state::{STANDARD_DESCRIPTORS, was_closed};
@@ -73,6 +73,8 @@ impl GatedCommand {
     /// Forks and executes. [`Child::exec_error`] says whether the execution worked.
     pub fn spawn(&self) -> Result<Child> {
         let (arguments, environment) = (pointers(&self.arguments), pointers(&self.environment));
+        // Where this is forbidden, the command must not start.
+        drop(open_pidfd(std::process::id()).doing("watch the command (pidfd_open)")?);
         let mut pipe = [0; 2];
         // SAFETY: `pipe` has room for two descriptors.
         if unsafe { libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
@@ -95,7 +97,7 @@ impl GatedCommand {
             }
             pid => {
                 drop(writer);
-                let pidfd = open_pidfd(pid as u32).doing("watch the command")?;
+                let pidfd = open_pidfd(pid as u32).doing("watch the command (pidfd_open)")?;
                 set_command(pid);
                 Ok(Child { pid: pid as u32, pidfd, exec_result: reader.into() })
             }
@@ -291,9 +293,15 @@ pub fn set_realtime() {
     }
 }
 
-/// The number of this process's PID namespace, or 0 if it cannot be read.
-pub(crate) fn own_pid_namespace() -> u32 {
-    fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino() as u32)
+/// The number of this process's PID namespace.
+pub(crate) fn own_pid_namespace() -> Result<u32> {
+    let namespace = fs::metadata("/proc/self/ns/pid").map_err(|_| Error::NoProc)?;
+    Ok(namespace.ino() as u32)
+}
+
+/// Whether this process's PID namespace has this number.
+pub(crate) fn is_own_pid_namespace(number: u32) -> bool {
+    own_pid_namespace().is_ok_and(|own| own == number)
 }
 
 /// This process's POSIX session (setsid(2)), if it is in the initial PID namespace. The guard knows

@@ -12,7 +12,7 @@ use crate::clock::now_ns;
 use crate::error::{Error, ErrorContext, Result};
 use crate::gate::{Gate, IteratorKind, Iterators, Lock, new_ring};
 use crate::mapped_array::{atomic_field, field};
-use crate::process::own_pid_namespace;
+use crate::process::{is_own_pid_namespace, own_pid_namespace};
 use crate::rows::session_rows;
 use crate::{cpus, process, wire};
 
@@ -94,7 +94,7 @@ fn own_tid() -> u32 {
 /// Whether the session's owner lives. An owner in another PID namespace cannot be checked, and
 /// counts as living.
 pub(crate) fn is_owner_alive(session: &wire::session) -> bool {
-    session.owner_namespace != own_pid_namespace() || process::exists(session.owner_pid)
+    !is_own_pid_namespace(session.owner_namespace) || process::exists(session.owner_pid)
 }
 
 impl Gate {
@@ -144,7 +144,7 @@ impl Gate {
                 guard: options.guard,
                 holds_generation: self.generation(),
                 owner_pid: std::process::id(),
-                owner_namespace: own_pid_namespace(),
+                owner_namespace: own_pid_namespace()?,
                 number: 1 + latest,
                 beginning: if options.awaits_begin { wire::SESSION_WAITS } else { BEGUN },
                 ..Default::default()
@@ -160,7 +160,7 @@ impl Gate {
         session: &Session,
         until_exec: bool,
     ) -> Result<PendingChildren<'_>> {
-        let key = wire::pending_child_key { namespace_inum: own_pid_namespace(), tid: own_tid() };
+        let key = wire::pending_child_key { namespace_inum: own_pid_namespace()?, tid: own_tid() };
         let value = wire::pending_child { session: session.index, until_exec: until_exec.into() };
         let key = key.as_bytes().to_vec();
         self.maps
@@ -536,7 +536,7 @@ impl Gate {
             let session = self.sessions.read(index);
             session.used != 0
                 && session.holds_generation > self.generation()
-                && session.owner_namespace == own_pid_namespace()
+                && is_own_pid_namespace(session.owner_namespace)
                 && process::is_alive(session.owner_pid)
         })
     }

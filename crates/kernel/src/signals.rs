@@ -86,6 +86,22 @@ pub(crate) fn clear_command() {
     COMMAND.store(0, Ordering::SeqCst);
 }
 
+/// Ends this process by SIGINT, because SIGINT has ended its command: a shell ends a loop at Ctrl-C
+/// only if the signal has ended what it ran. Returns only where the kernel discards the signal: in
+/// the first process of a PID namespace.
+pub fn end_by_interrupt() {
+    // SAFETY: SIG_DFL is a valid disposition, the set is initialized before it is used, and a null
+    // pointer means that the previous mask is of no interest.
+    unsafe {
+        libc::signal(libc::SIGINT, libc::SIG_DFL);
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, libc::SIGINT);
+        libc::sigprocmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
+        libc::raise(libc::SIGINT);
+    }
+}
+
 /// Sends a signal to the process group that `leader` has started. Failures are ignored: all its
 /// processes may have ended.
 pub fn signal_group(leader: u32, signal: libc::c_int) {

@@ -2,6 +2,7 @@
 //! non-blocking; a program on an event loop often does.
 
 use std::io::{self, ErrorKind, Write};
+use std::os::fd::{FromRawFd as _, OwnedFd};
 
 use crate::start_state::was_closed;
 
@@ -81,6 +82,24 @@ impl Write for StandardStream {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// A descriptor with which this process was started, as one of its own that the command does not
+/// get. Fails if it is not open for writing.
+pub fn inherited(number: libc::c_int) -> io::Result<OwnedFd> {
+    // SAFETY: plain calls that take numbers.
+    let (flags, copy) = unsafe {
+        (libc::fcntl(number, libc::F_GETFL), libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3))
+    };
+    if copy < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor that only this process owns.
+    let copy = unsafe { OwnedFd::from_raw_fd(copy) };
+    if flags & libc::O_ACCMODE == libc::O_RDONLY {
+        return Err(io::Error::from_raw_os_error(libc::EBADF));
+    }
+    Ok(copy)
 }
 
 /// A byte as a terminal in raw mode needs it.

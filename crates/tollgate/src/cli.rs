@@ -1,13 +1,16 @@
 //! The command line. Every option is defined here once; help, completions and the man pages are
 //! generated from it.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::{Args, CommandFactory, Parser, Subcommand};
+use kernel::standard_stream::StandardStream;
 
 use crate::exit_status::OWN_FAILURE;
+use crate::format::shown_path;
 use crate::output::Output;
 use crate::{cost, daemon, guard, lens, pace, plugin, run, service};
 
@@ -15,7 +18,8 @@ const EXIT_STATUS: &str = "\
 Exit status:
   run     the command's exit status, or 128 + N if signal N ended it; 127 if the command is not
           found, 126 if it cannot be executed, 125 if Tollgate failed before it started the
-          command; a report that cannot be written at the end causes only a message on stderr
+          command; a report that cannot be written at the end causes only a message on stderr; if
+          SIGINT ended the command, it ends Tollgate, too
   doctor  1 if `tollgate run` cannot work here
   others  0, or 125 if they failed
 
@@ -161,17 +165,27 @@ pub fn dispatch(cli: Cli) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         TollgateCommand::Man { folder } => {
-            clap_mangen::generate_to(Cli::command(), &folder)
-                .with_context(|| format!("cannot write the man pages to {}", folder.display()))?;
+            clap_mangen::generate_to(Cli::command(), &folder).with_context(|| {
+                format!("cannot write the man pages to {}", shown_path(&folder))
+            })?;
             Ok(ExitCode::SUCCESS)
         }
     }
 }
 
 /// Prints clap's message. Bad usage has the exit status of Tollgate's own failures; help succeeds.
-pub fn refuse(error: &clap::Error) -> ExitCode {
-    let _ = error.print();
-    if error.use_stderr() { ExitCode::from(OWN_FAILURE) } else { ExitCode::SUCCESS }
+pub fn refuse(error: &clap::Error) -> Result<ExitCode> {
+    if error.use_stderr() {
+        // If the terminal is gone, this error cannot be printed.
+        let _ = error.print();
+        return Ok(ExitCode::from(OWN_FAILURE));
+    }
+    ensure!(!StandardStream::STDOUT.was_closed(), "cannot write the help to stdout: it is closed");
+    match error.print() {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+        printed => printed.context("cannot write the help to stdout")?,
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 #[cfg(test)]

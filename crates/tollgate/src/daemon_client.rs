@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::format::shown_path;
 use crate::options::SocketOption;
 use crate::output::log_message;
 
@@ -27,10 +28,10 @@ pub fn connect(path: &Path) -> Result<Option<UnixStream>> {
             Ok(None)
         }
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            bail!("only root may control the daemon that listens at {}", path.display())
+            bail!("only root may control the daemon that listens at {}", shown_path(path))
         }
         Err(error) => {
-            Err(error).with_context(|| format!("cannot reach the daemon at {}", path.display()))
+            Err(error).with_context(|| format!("cannot reach the daemon at {}", shown_path(path)))
         }
     }
 }
@@ -64,7 +65,7 @@ pub fn connect_required(path: &Path) -> Result<UnixStream> {
         format!(
             "no daemon is listening at {}: start one (see `tollgate daemon --help`), or give its \
             --socket",
-            path.display()
+            shown_path(path)
         )
     })
 }

@@ -7,6 +7,8 @@ use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use crate::format::shown_path;
+
 /// The field that is read first, because the others may be anything in a document with another
 /// schema.
 #[derive(Deserialize)]
@@ -18,8 +20,8 @@ struct SchemaHeader {
 /// schema. `origin` is the command that writes such documents.
 pub fn read<T: DeserializeOwned>(path: &Path, schema: &str, origin: &str) -> Result<T> {
     let (name, text) = match path.to_str() {
-        Some("-") => (Path::new("stdin").display(), io::read_to_string(io::stdin())),
-        _ => (path.display(), fs::read_to_string(path)),
+        Some("-") => ("stdin".into(), io::read_to_string(io::stdin())),
+        _ => (shown_path(path), fs::read_to_string(path)),
     };
     let text = text.with_context(|| format!("cannot read {name}"))?;
     let not_one = || format!("{name} is not a document written by `{origin}`");

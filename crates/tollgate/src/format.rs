@@ -1,5 +1,8 @@
 //! Formats numbers and texts for display.
 
+use std::borrow::Cow;
+use std::path::Path;
+
 /// A duration with three significant digits: "0 ns", "612 ns", "4.21 us", "1.30 s".
 pub fn duration(ns: u64) -> String {
     const UNITS: [(u64, &str); 3] = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];
@@ -81,6 +84,28 @@ pub fn printable(text: &str) -> String {
         c => format!("\\u{:04x}", u32::from(c)),
     };
     text.chars().map(one).collect()
+}
+
+/// A path in a sentence.
+pub fn shown_path(path: &Path) -> String {
+    match path.as_os_str().is_empty() {
+        true => "''".into(),
+        false => printable(&path.to_string_lossy()),
+    }
+}
+
+/// Escapes the characters of [`is_terminal_control`], except line ends and tabs, in a text of
+/// several lines. They are escaped as in JSON, so that a JSON document keeps its meaning.
+pub fn without_controls(text: &str) -> Cow<'_, str> {
+    let is_escaped = |c: char| is_terminal_control(c) && c != '\n' && c != '\t';
+    if !text.contains(is_escaped) {
+        return text.into();
+    }
+    let one = |c: char| match is_escaped(c) {
+        true => format!("\\u{:04x}", u32::from(c)),
+        false => c.to_string(),
+    };
+    text.chars().map(one).collect::<String>().into()
 }
 
 /// A command line that a shell would parse into the same words.
@@ -222,6 +247,15 @@ mod tests {
         assert_eq!(number_of(1234, "thread"), "1,234 threads");
         assert_eq!(number_of(2, "reply"), "2 replies");
         assert_eq!(number_of(2, "key"), "2 keys");
+    }
+
+    #[test]
+    fn texts_do_not_control_the_terminal() {
+        assert_eq!(printable("a\u{1b}[2J\nb"), r"a\x1b[2J\nb");
+        assert_eq!(shown_path(Path::new("/tmp/a\u{9b}2J\nb")), r"/tmp/a\u009b2J\nb");
+        assert_eq!(shown_path(Path::new("")), "''");
+        assert_eq!(without_controls("a\tb\nc"), "a\tb\nc");
+        assert_eq!(without_controls("a\u{1b}[2J\u{202e}\rb\n"), "a\\u001b[2J\\u202e\\u000db\n");
     }
 
     #[test]

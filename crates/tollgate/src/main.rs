@@ -45,11 +45,11 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
-    let cli = match cli::Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(error) => return cli::refuse(&error),
+    let ended = match cli::Cli::try_parse() {
+        Ok(cli) => cli::dispatch(cli),
+        Err(error) => cli::refuse(&error),
     };
-    match cli::dispatch(cli) {
+    match ended {
         Ok(code) => code,
         Err(error) => {
             // If the terminal is gone, this error cannot be printed.

@@ -8,14 +8,16 @@ use anyhow::{Context, Result, bail};
 use kernel::standard_stream::StandardStream;
 use serde::Serialize;
 
-use crate::result_file;
+use crate::format::{shown_path, without_controls};
+use crate::result_file::{ResultFile, descriptor};
 
 /// The destination of a result. It is tried before the work begins, so that a bad path does not
 /// waste a long run.
 pub enum Output {
     Stdout,
     Stderr,
-    File(PathBuf),
+    /// A file, with its path as the user has given it.
+    File(PathBuf, ResultFile),
 }
 
 impl Output {
@@ -24,12 +26,15 @@ impl Output {
         let Some(path) = path else {
             return Ok(otherwise);
         };
-        if is_stdio(path) {
-            return Ok(Self::Stdout);
+        match descriptor(path) {
+            _ if is_stdio(path) => return Ok(Self::Stdout),
+            Some(libc::STDOUT_FILENO) => return Ok(Self::Stdout),
+            Some(libc::STDERR_FILENO) => return Ok(Self::Stderr),
+            _ => {}
         }
-        result_file::check(path)
-            .with_context(|| format!("cannot write the result to {}", path.display()))?;
-        Ok(Self::File(path.to_owned()))
+        let file = ResultFile::open(path)
+            .with_context(|| format!("cannot write the result to {}", shown_path(path)))?;
+        Ok(Self::File(path.to_owned(), file))
     }
 
     /// The width of the terminal, if the result goes to one.
@@ -37,14 +42,14 @@ impl Output {
         match self {
             Self::Stdout => StandardStream::STDOUT.columns(),
             Self::Stderr => StandardStream::STDERR.columns(),
-            Self::File(_) => None,
+            Self::File(..) => None,
         }
     }
 
     /// Replaces the content of a file, or appends to a stream. If a file cannot be written, the
     /// text goes to stderr: a long measurement must not be lost because a disk is full.
     pub fn write(&mut self, text: &str) -> Result<()> {
-        let text = in_locale(text);
+        let text = displayed(text);
         self.write_or_to_stderr(|to| to.write_all(text.as_bytes()))
     }
 
@@ -74,15 +79,16 @@ impl Output {
             },
             Self::Stderr => to_stream(StandardStream::STDERR, write)
                 .context("cannot write the result to stderr"),
-            Self::File(path) => result_file::replace(path, write)
-                .with_context(|| format!("cannot write the result to {}", path.display())),
+            Self::File(path, file) => file
+                .replace(write)
+                .with_context(|| format!("cannot write the result to {}", shown_path(path))),
         }
     }
 
     /// If a file cannot be written, writes to stderr. This is a failure nevertheless.
     fn write_or_to_stderr(&self, write: impl Fn(&mut dyn Write) -> io::Result<()>) -> Result<()> {
         let written = self.write_by(&write);
-        if written.is_err() && matches!(self, Self::File(_)) {
+        if written.is_err() && matches!(self, Self::File(..)) {
             log_message("the result could not be written to the file; it follows here");
             let _ = to_stream(StandardStream::STDERR, write);
         }
@@ -102,7 +108,7 @@ fn to_stream(
 
 /// Writes a line to stdout; returns whether stdout still has a reader.
 pub fn line(text: &str) -> Result<bool> {
-    let line = in_locale(text) + "\n";
+    let line = displayed(text) + "\n";
     match to_stream(StandardStream::STDOUT, |stdout| stdout.write_all(line.as_bytes())) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         written => written.map(|()| true).context("cannot write to stdout"),
@@ -126,13 +132,19 @@ pub fn needs_terminal(command: &str, otherwise: &str) -> Result<()> {
 /// Prints a message on stderr. The standard library appends the error number to the system's
 /// messages; it is removed here because it adds nothing.
 pub fn print_message(message: &str) -> io::Result<()> {
-    let line = in_locale(&without_numbers(message)) + "\n";
+    let line = displayed(&without_numbers(message)) + "\n";
     StandardStream::STDERR.clone().write_all(line.as_bytes())
 }
 
 /// Logs a message; if stderr is gone, the message is lost.
 pub fn log_message(message: &str) {
     let _ = print_message(&format!("tollgate: {message}"));
+}
+
+/// A text as it is written. Names in it may come from anywhere: the parts of a text escape those
+/// that could forge a line, and this keeps what they missed from controlling the terminal.
+fn displayed(text: &str) -> String {
+    in_locale(&without_controls(text))
 }
 
 /// Replaces letters that the user's locale does not have, as locale(7) finds it. A locale that is

@@ -75,9 +75,23 @@ impl Select {
     }
 }
 
-/// The processes that were selected by PID, each of which must exist.
+/// The processes that were selected by PID, each of which must exist. Prints a note for a thread.
 pub fn by_pid(select: &Select) -> Result<Vec<u32>> {
-    select.pid.iter().map(|pid| process_of_thread(*pid)).collect()
+    let mut processes = Vec::new();
+    for pid in &select.pid {
+        let process = process_of_thread(*pid)?;
+        if let Some(note) = thread_note(*pid, process) {
+            let _ = print_message(&format!("tollgate: {note}"));
+        }
+        processes.push(process);
+    }
+    Ok(processes)
+}
+
+/// Says that a thread selects its whole process, if it is not the first one.
+fn thread_note(thread: u32, process: u32) -> Option<String> {
+    (thread != process)
+        .then(|| format!("{thread} is a thread of process {process}, which is watched as a whole"))
 }
 
 /// The processes that currently match by their properties, without Tollgate itself.
@@ -111,7 +125,7 @@ fn process_of_thread(pid: u32) -> Result<u32> {
     let status = match fs::read_to_string(format!("/proc/{pid}/status")) {
         Ok(status) => status,
         Err(_) if !Path::new("/proc/self").exists() => {
-            bail!("/proc is not mounted: processes cannot be found")
+            bail!(kernel::Error::NoProc)
         }
         Err(_) => bail!("there is no process {pid}; it may have ended"),
     };
@@ -203,6 +217,24 @@ mod tests {
         // The limit may cut a character in two.
         let select = Select { comm: vec!["abcdefghijklmn\u{e9}".into()], ..Select::default() };
         assert!(select.matches(b"abcdefghijklmn\xc3", ""));
+    }
+
+    #[test]
+    fn a_thread_selects_its_process() {
+        let (process, (to, from)) = (std::process::id(), std::sync::mpsc::channel());
+        let read = || std::fs::read_link("/proc/thread-self").expect("/proc");
+        let thread = std::thread::spawn(move || {
+            let _ = to.send(read());
+            std::thread::park();
+        });
+        let path = from.recv().expect("it is sent");
+        let name = path.file_name().and_then(|name| name.to_str()).expect("a number");
+        let tid: u32 = name.parse().expect("a number");
+        assert_eq!(process_of_thread(tid).ok(), Some(process));
+        thread.thread().unpark();
+        let note = format!("{tid} is a thread of process {process}, which is watched as a whole");
+        assert_eq!(thread_note(tid, process), Some(note));
+        assert_eq!(thread_note(process, process), None);
     }
 
     #[test]

@@ -95,7 +95,7 @@ pub fn watch(
         ));
     }
     let ending = SessionEnd {
-        command: std::env::args().collect(),
+        command: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
         exit: None,
         user_ns: None,
         system_ns: None,

@@ -3,37 +3,67 @@
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Seek as _, Write};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, fchown};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use kernel::standard_stream;
 use tempfile::NamedTempFile;
 
 /// The mode of a new file, as the standard library has it. The umask restricts it.
 const NEW_FILE_MODE: u32 = 0o666;
 
-/// Fails if the file cannot be written. Does not change it: a run that is refused or killed leaves
-/// neither an empty file nor an emptied one.
-pub fn check(path: &Path) -> io::Result<()> {
-    if path.exists() {
-        return OpenOptions::new().write(true).open(path).map(drop);
-    }
-    File::create_new(path)?;
-    fs::remove_file(path)
+/// The destination of a result.
+pub enum ResultFile {
+    /// A regular file, which may not exist yet.
+    Regular(PathBuf),
+    /// A pipe, a device, or an open descriptor. It stays open: the reader of a pipe takes its
+    /// closing for the end of the result, and opening it again would wait for another reader.
+    Stream(File),
 }
 
-/// Replaces the content of a file, or creates the file. The owner and the mode stay.
-pub fn replace(
-    path: &Path,
-    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> io::Result<()> {
+impl ResultFile {
+    /// Fails if the file cannot be written. Does not change it: a run that is refused or killed
+    /// leaves neither an empty file nor an emptied one. Waits until a named pipe has a reader.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        if let Some(number) = descriptor(path) {
+            return Ok(Self::Stream(standard_stream::inherited(number)?.into()));
+        }
+        if path.exists() {
+            let file = OpenOptions::new().write(true).open(path)?;
+            let is_regular = file.metadata()?.is_file();
+            return Ok(if is_regular { Self::Regular(path.into()) } else { Self::Stream(file) });
+        }
+        File::create_new(path)?;
+        fs::remove_file(path)?;
+        Ok(Self::Regular(path.into()))
+    }
+
+    /// Replaces the content of a file, or creates the file. The owner and the mode stay.
+    pub fn replace(&self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+        match self {
+            Self::Regular(path) => replace(path, write),
+            Self::Stream(file) => write(&mut &*file),
+        }
+    }
+}
+
+/// The number of the open descriptor that a path stands for.
+pub fn descriptor(path: &Path) -> Option<i32> {
+    match path.to_str()? {
+        "/dev/stdout" => Some(libc::STDOUT_FILENO),
+        "/dev/stderr" => Some(libc::STDERR_FILENO),
+        path => {
+            let of_self = path.strip_prefix("/proc/self/fd/");
+            path.strip_prefix("/dev/fd/").or(of_self)?.parse().ok()
+        }
+    }
+}
+
+fn replace(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     let old = match fs::metadata(path) {
         Ok(old) => Some(old),
         Err(error) if error.kind() == ErrorKind::NotFound => None,
         Err(error) => return Err(error),
     };
-    if old.as_ref().is_some_and(|old| !old.is_file()) {
-        // A device or a pipe.
-        return write(&mut File::create(path)?);
-    }
     // A symbolic link stays, and the file that it leads to is replaced.
     let target = if old.is_some() { fs::canonicalize(path)? } else { path.to_owned() };
     let mut new = match new_beside(&target, old.as_ref()) {
@@ -86,9 +116,47 @@ fn write_in_place(
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
+    use std::os::fd::AsRawFd as _;
     use std::os::unix::fs::symlink;
+    use std::thread;
 
     use super::*;
+
+    #[test]
+    fn named_pipes_are_opened_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&path).status().expect("mkfifo");
+        assert!(made.success());
+        let reader = thread::spawn({
+            let path = path.clone();
+            move || fs::read_to_string(path).expect("it is ours")
+        });
+        let result = ResultFile::open(&path).expect("it is ours");
+        // The reader opens the pipe only once: it reads the result only if the pipe stays open.
+        result.replace(|to| to.write_all(b"new")).expect("it has a reader");
+        drop(result);
+        assert_eq!(reader.join().expect("it has read"), "new");
+    }
+
+    #[test]
+    fn open_descriptors_are_written_to_where_they_are() {
+        let mut file = tempfile::tempfile().expect("a file");
+        file.write_all(b"old ").expect("there is room");
+        for folder in ["/dev/fd", "/proc/self/fd"] {
+            let path = PathBuf::from(format!("{folder}/{}", file.as_raw_fd()));
+            let result = ResultFile::open(&path).expect("it is open");
+            result.replace(|to| to.write_all(b"new ")).expect("there is room");
+        }
+        file.rewind().expect("it is a file");
+        let mut text = String::new();
+        file.read_to_string(&mut text).expect("text");
+        assert_eq!(text, "old new new ");
+        let only_read = File::open("/dev/null").expect("it exists");
+        let path = PathBuf::from(format!("/dev/fd/{}", only_read.as_raw_fd()));
+        assert!(ResultFile::open(&path).is_err());
+    }
 
     #[test]
     fn failed_write_keeps_the_old_content() {

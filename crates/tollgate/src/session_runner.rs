@@ -20,7 +20,7 @@ use crate::cgroup_walk;
 use crate::extension::{
     Extension, ExtensionSetup, GAPS, Joining, LossReader, Losses, Request, SessionContext,
 };
-use crate::format::number_of;
+use crate::format::{number_of, shown_path};
 use crate::output::print_message;
 use crate::process_selection::Select;
 use crate::report::{Header, Report};
@@ -92,7 +92,7 @@ impl SessionRunner {
             let _ = print_message(&format!(
                 "tollgate: waiting for another Tollgate process that holds the lock {} (`fuser` \
                 shows which one)",
-                path.display()
+                shown_path(path)
             ));
         })?;
         let mut gate = Gate::open(&lock, options.mask | gate_mask, &extensions::ALL)?;

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use kernel::lease::ReadLease;
 
+use crate::format::{printable, shown_path};
+
 /// Ten thousand rules of services take a tenth of this; plugins have a limit of their own.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
@@ -31,7 +33,7 @@ pub struct SourceFile {
 
 /// The position of the first byte that is not valid UTF-8.
 #[derive(Debug, thiserror::Error)]
-#[error("{name}:{line} is not UTF-8 text")]
+#[error("{}:{line} is not UTF-8 text", printable(name))]
 pub struct NotText {
     pub name: String,
     pub line: usize,
@@ -45,9 +47,14 @@ impl SourceFile {
             Some("-") => ("stdin".into(), read_limited(io::stdin())),
             _ => (path.display().to_string(), read_settled(path)),
         };
-        let bytes = read.with_context(|| format!("cannot read {name}"))?;
+        let bytes =
+            read.with_context(|| format!("cannot read {}", shown_path(Path::new(&name))))?;
         if bytes.len() as u64 > MAX_FILE_BYTES {
-            bail!("{name} is larger than {} MiB, the size limit of a {what}", MAX_FILE_BYTES >> 20);
+            bail!(
+                "{} is larger than {} MiB, the size limit of a {what}",
+                printable(&name),
+                MAX_FILE_BYTES >> 20
+            );
         }
         match String::from_utf8(bytes) {
             Ok(text) => Ok(Self::new(name, text)),

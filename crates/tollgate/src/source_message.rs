@@ -31,19 +31,23 @@ impl SourceMessage<'_> {
             start..span.end.min(longest.map_or(text.len(), |(length, _)| start + length))
         };
         let name = printable(name);
+        // Each of these quotes the text.
+        let [message, label, help] =
+            [Some(self.message), self.label, self.help].map(|text| text.map(printable));
         let mut mark = self.level.span(within(self.span));
-        if let Some(label) = self.label {
+        if let Some(label) = &label {
             mark = mark.label(label);
         }
         let mut snippet = Snippet::source(text).origin(&name).fold(true).annotation(mark);
         // The renderer does not count "note: " when it checks whether this label would overlap the
         // mark, so blanks of the same length are appended.
-        let why = self.other.map(|(span, why)| (span, format!("{why}{:6}", "")));
+        let why = self.other.map(|(span, why)| (span, printable(&format!("{why}{:6}", ""))));
         if let Some((span, why)) = &why {
             snippet = snippet.annotation(Level::Note.span(within(span)).label(why));
         }
-        let mut message = self.level.title(self.message).snippet(snippet);
-        if let Some(help) = self.help {
+        let message = message.unwrap_or_default();
+        let mut message = self.level.title(&message).snippet(snippet);
+        if let Some(help) = &help {
             message = message.footer(Level::Help.title(help));
         }
         let drawn = Renderer::plain().render(message).to_string();

@@ -38,6 +38,8 @@ pub struct Running {
 pub struct Finished {
     /// Exit status as in a shell: 128 + N for signal N.
     pub status: i32,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
     pub out: Vec<u8>,
     pub err: String,
     folder: TempDir,
@@ -289,6 +291,7 @@ impl Running {
         let err = strip_notice(&self.read("err"));
         Finished {
             status: shell_status(status),
+            signal: status.signal(),
             out,
             err,
             // A replacement, so that dropping `self` does not remove the report.

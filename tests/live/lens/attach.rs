@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use crate::harness::cgroup::TestCgroup;
 use crate::harness::job::{
-    copy, folder, is_in_call, is_in_read, sleeps_of, state, threads_of, wait_for_refresh, watches,
+    copy, folder, is_in_call, is_in_read, kill, sleeps_of, state, threads_of, wait_for_refresh,
+    watches,
 };
 use crate::harness::report::RowReport;
 use crate::harness::{BusyRun, Job, NOBODY, Report, Running, eventually, workload, workloads};
@@ -95,6 +96,38 @@ fn sigint_ends_the_lens_only() {
     assert_eq!((read.name.as_str(), read.tid), ("read", pid));
     subject.make_calls();
     subject.end();
+}
+
+#[test]
+fn calls_from_before_the_watch_have_no_known_time() {
+    let mut subject = Subject::new();
+    let first = Job::lens(&format!("-p {}", subject.pid())).start();
+    watches(&first);
+    // The first lens has seen the beginning of the read in which the second one finds the thread.
+    subject.make_calls();
+    let second = Job::lens(&format!("-p {}", subject.pid())).start();
+    watches(&second);
+    let time_of_read = |lens| {
+        let report = interrupted(lens);
+        report.in_progress.iter().find(|call| call.name == "read").expect("it reads").ns
+    };
+    assert_eq!(time_of_read(second), None);
+    assert!(time_of_read(first).is_some());
+    subject.end();
+}
+
+#[test]
+fn a_thread_selects_its_process() {
+    let running = Job::of(workload("hang --threads 2")).start();
+    let pid = running.pid();
+    let other = || threads_of(pid).into_iter().find(|thread| *thread != pid);
+    eventually("its second thread", || other().is_some());
+    let tid = other().expect("it hangs");
+    let ran = Job::lens(&format!("-p {tid} --for 100ms")).finish().success();
+    ran.says(&format!("tollgate: {tid} is a thread of process {pid}, which is watched as a whole"));
+    let ran = Job::lens(&format!("-p {pid} --for 100ms")).finish().success();
+    assert!(!ran.err.contains("watched as a whole"), "{}", ran.err);
+    kill(pid as i32, libc::SIGKILL);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::harness::report::{Call, CallKey};
-use crate::harness::{Job, Report, observe, words};
+use crate::harness::{Job, Report, observe, words, workloads};
 
 /// The values that must add up.
 type Sums = BTreeMap<CallKey, [u64; 8]>;
@@ -78,20 +78,22 @@ fn rows_of_threads() {
 
 #[test]
 fn rows_of_commands() {
-    // Their children execute /proc/self/exe, whose command name is "exe".
-    let report = observe("--per command", "fork-exec 20");
+    let mut command = words("sh -c");
+    let script = "i=0; while [ $i -lt 20 ]; do \"$0\" calls 1; i=$((i + 1)); done";
+    command.extend([script.into(), workloads().into()]);
+    let report = Job::run("--per command", command).finish().success().report().complete();
     check_sums(&report);
     let by_name = |name: &str| {
         let row = report.groups.iter().find(|row| row.command == name);
         row.unwrap_or_else(|| panic!("no {name} in {:?}", report.groups))
     };
     assert_eq!(report.groups.len(), 2, "{:?}", report.groups);
-    let (parent, child) = (by_name("workloads"), by_name("exe"));
+    let (parent, child) = (by_name("sh"), by_name("workloads"));
     let count = |calls: &[Call], name| {
         let call = calls.iter().find(|call| call.name == name);
         call.map_or(0, |call| call.count)
     };
-    assert_eq!(count(&parent.calls, "clone"), 20);
+    assert_eq!(count(&parent.calls, "wait4"), 20);
     assert_eq!(count(&child.calls, "getppid"), 20);
     assert_eq!(count(&parent.calls, "getppid"), 0);
 }

@@ -1,9 +1,12 @@
 //! Tollgate passes on how a command ends, whatever happens to the command, its terminal or
 //! Tollgate.
 
-use std::fs::File;
+use std::ffi::CString;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::FromRawFd as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -24,6 +27,8 @@ fn exit_status() {
 fn death_by_signal() {
     for signal in [libc::SIGTERM, libc::SIGKILL, libc::SIGSEGV, libc::SIGINT] {
         let ran = Job::run("", workload(&format!("kill-self {signal}"))).finish();
+        // A shell ends a loop at Ctrl-C only if Tollgate dies of the signal, too.
+        assert_eq!(ran.signal, (signal == libc::SIGINT).then_some(signal));
         let report = ran.exits_with(128 + signal).report().complete();
         assert_eq!(report.exit, Some(128 + signal));
         assert_eq!(report.count("kill") + report.call("kill").unfinished, 1);
@@ -174,6 +179,38 @@ fn full_disk_keeps_the_status() {
     job.command.args(workload("exit 3"));
     let ran = job.finish().exits_with(3);
     ran.says("cannot write the result to /dev/full");
+}
+
+/// A job that writes its report to a named pipe.
+fn with_named_pipe(command: &str) -> (Job, PathBuf) {
+    let mut job = Job::from_command_line("run -o");
+    let pipe = job.path("pipe");
+    let path = CString::new(pipe.as_os_str().as_bytes()).expect("no NUL in it");
+    // SAFETY: a NUL-terminated path.
+    assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
+    job.command.arg(&pipe).arg("--").args(workload(command));
+    (job, pipe)
+}
+
+#[test]
+fn report_goes_to_a_named_pipe() {
+    let (job, pipe) = with_named_pipe("exit 3");
+    let running = job.start();
+    // Opens the pipe only once.
+    let report = fs::read_to_string(pipe).expect("it is ours");
+    running.finish().exits_with(3);
+    assert!(report.contains("exit status 3") && report.contains("toll: "), "{report}");
+}
+
+#[test]
+fn signals_end_the_wait_for_the_reader_of_a_named_pipe() {
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let running = with_named_pipe("exit 0").0.start();
+        let pid = running.pid();
+        eventually("its open", || is_in_call(pid, libc::SYS_openat));
+        running.signal(signal);
+        assert_eq!(running.finish().signal, Some(signal));
+    }
 }
 
 #[test]

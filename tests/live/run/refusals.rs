@@ -1,6 +1,6 @@
 //! Tollgate refuses what it cannot do with an error message, before the command starts.
 
-use std::ffi::{CString, OsString};
+use std::ffi::{CStr, CString, OsString};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
@@ -178,17 +178,72 @@ fn without_btf() {
     let mut job = run("", Vec::new());
     let command = creates_file(&job);
     job.command.args(command);
-    let ran = job.before_exec(hide_btf).finish();
+    let ran = job.before_exec(|| hide(c"/sys/kernel/btf", c"/sys")).finish();
     let ran = ran.exits_with(OWN_FAILURE).says("/sys/kernel/btf/vmlinux is missing");
     one_line(&ran);
     assert!(!ran.path("began").exists());
 }
 
-/// Hides the kernel's BTF from this process and its children.
-fn hide_btf() -> io::Result<()> {
-    let (none, target, tmpfs) = (c"none".as_ptr(), c"/sys/kernel/btf".as_ptr(), c"tmpfs".as_ptr());
+#[test]
+fn without_proc() {
+    let said = "the /proc of this PID namespace is not mounted";
+    let hidden = || hide(c"/proc", c"/proc");
+    let mut job = run("", Vec::new());
+    let command = creates_file(&job);
+    job.command.args(command);
+    let ran = job.before_exec(hidden).finish().exits_with(OWN_FAILURE).says(said);
+    one_line(&ran);
+    assert!(!ran.path("began").exists());
+    for options in ["lens --all --for 1ms", "lens -p 1 --for 1ms", "daemon --guard=watch"] {
+        let mut job = Job::from_command_line(options);
+        if options.starts_with("daemon") {
+            let (socket, store) = (job.path("socket"), job.path("store"));
+            job.command.arg("--socket").arg(socket).arg("--store").arg(store);
+        }
+        job.before_exec(hidden).finish().exits_with(OWN_FAILURE).says(said);
+    }
+}
+
+#[test]
+fn without_pidfd_open() {
+    let mut job = run("", Vec::new());
+    let command = creates_file(&job);
+    job.command.args(command);
+    let ran = job.before_exec(|| forbid(libc::SYS_pidfd_open)).finish();
+    let said = "cannot watch the command (pidfd_open): Operation not permitted";
+    one_line(&ran.exits_with(OWN_FAILURE).says(said));
+}
+
+/// Has a seccomp filter fail a system call in this process and its children.
+fn forbid(call: libc::c_long) -> io::Result<()> {
+    let instruction = |code: u32, skip_if_not: u8, k: u32| libc::sock_filter {
+        code: code as u16,
+        jt: 0,
+        jf: skip_if_not,
+        k,
+    };
+    let errno = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+    let mut filter = [
+        // The number is the first field of struct seccomp_data.
+        instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+        instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, call as u32),
+        instruction(libc::BPF_RET | libc::BPF_K, 0, errno),
+        instruction(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    let mode = libc::SECCOMP_MODE_FILTER;
+    // SAFETY: `program` names `filter` and its length; the kernel copies both during the call.
+    match unsafe { libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Hides a folder from this process and its children. `around`: the mount point that it is in.
+fn hide(target: &CStr, around: &CStr) -> io::Result<()> {
+    let (none, target, tmpfs) = (c"none".as_ptr(), target.as_ptr(), c"tmpfs".as_ptr());
     // Not "/", which is not a mount point in a chroot.
-    let around = c"/sys".as_ptr();
+    let around = around.as_ptr();
     let private = libc::MS_REC | libc::MS_PRIVATE;
     let no_data = std::ptr::null();
     // SAFETY: NUL-terminated strings; a null type and null data are allowed.

@@ -23,6 +23,7 @@ use libbpf_rs::OpenObject;
 use crate::cpus;
 use crate::error::{Error, Result};
 use crate::mapped_array::{MappedArray, atomic_field, field};
+use crate::process::own_pid_namespace;
 use crate::wire;
 
 pub use call_flags::call_flags;
@@ -123,11 +124,14 @@ impl Gate {
     ///
     /// # Errors
     /// If the kernel has no BTF or refuses the programs, or if a gate of another build is loaded.
+    /// Also if /proc is missing: without the number of its PID namespace, a session would gate
+    /// nothing.
     pub fn open(
         _lock: &Lock,
         mask: u32,
         extensions: &'static [&'static dyn KernelSide],
     ) -> Result<Self> {
+        own_pid_namespace()?;
         if !Path::new("/sys/kernel/btf/vmlinux").exists() {
             return Err(Error::NoBtf);
         }

@@ -38,8 +38,8 @@ struct HoldOwner {
 
 impl HoldOwner {
     /// A process of this build, as this process's PID namespace numbers it.
-    fn here(process: u32) -> Self {
-        Self { process, namespace: own_pid_namespace(), build: wire::BUILD }
+    fn here(process: u32) -> Result<Self> {
+        Ok(Self { process, namespace: own_pid_namespace()?, build: wire::BUILD })
     }
 
     /// The owner of a folder with the name "tollgate-PROCESS-NAMESPACE-BUILD".
@@ -57,7 +57,7 @@ impl HoldOwner {
 
     /// Whether this process can read the table and knows processes by the same numbers.
     fn is_same_build_and_namespace(self) -> bool {
-        self == Self::here(self.process)
+        Self::here(self.process).is_ok_and(|here| here == self)
     }
 }
 
@@ -102,7 +102,7 @@ impl PinnedHolds {
         if !is_mounted() {
             mount().doing("mount the BPF file system")?;
         }
-        let folder = HoldOwner::here(std::process::id()).folder();
+        let folder = HoldOwner::here(std::process::id())?.folder();
         // A killed process of the same number may have left a folder.
         remove(&folder);
         fs::create_dir(&folder).doing("make a folder in the BPF file system")?;
@@ -152,7 +152,7 @@ pub fn release_orphaned_holds(also_living: bool) -> Result<ReleaseSummary> {
     for owner in entries.filter_map(|entry| HoldOwner::of(entry.file_name().to_str()?)) {
         let process = owner.process;
         if !owner.is_same_build_and_namespace() {
-            if owner.namespace == own_pid_namespace() && process::is_ending(process) {
+            if process::is_own_pid_namespace(owner.namespace) && process::is_ending(process) {
                 released.failures.push(format!(
                     "process {process}, a guard of another version of Tollgate, was killed: \
                     use `kill -CONT` to continue the processes that it left stopped"
@@ -185,7 +185,9 @@ pub fn release_orphaned_holds(also_living: bool) -> Result<ReleaseSummary> {
 
 /// Removes the table of a process that holds nothing any more.
 pub(crate) fn unpin(owner: u32) {
-    remove(&HoldOwner::here(owner).folder());
+    if let Ok(owner) = HoldOwner::here(owner) {
+        remove(&owner.folder());
+    }
 }
 
 /// Returns how many processes the guard held, or `None` if it has not begun to guard.
@@ -268,7 +270,7 @@ mod tests {
             assert_eq!(HoldOwner::of(other), None, "{other}");
         }
         assert!(
-            HoldOwner::here(1).is_same_build_and_namespace()
+            HoldOwner::here(1).expect("/proc").is_same_build_and_namespace()
                 && !owner.is_same_build_and_namespace()
         );
     }

@@ -154,7 +154,7 @@ impl Chain {
             session,
             priority,
             owner_pid: std::process::id(),
-            owner_namespace: own_pid_namespace(),
+            owner_namespace: own_pid_namespace()?,
             since,
             is_linked: 0,
             unused: 0,
@@ -262,7 +262,7 @@ impl Chain {
 fn is_owner_dead(slot: &plugin_slot) -> bool {
     slot.owner_pid != 0
         && slot.owner_pid != std::process::id()
-        && slot.owner_namespace == own_pid_namespace()
+        && process::is_own_pid_namespace(slot.owner_namespace)
         && !process::exists(slot.owner_pid)
 }
 

@@ -4,6 +4,7 @@ mod find_program;
 
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -45,8 +46,9 @@ pub fn start(
 }
 
 /// Tends the session until the command has ended, and prints the report. Returns the exit status of
-/// the command, or that of its refusal ([`start`]). Once the command runs, a failure becomes a note
-/// of the report: neither what was measured nor the exit status is lost.
+/// the command, or that of its refusal ([`start`]); if SIGINT has ended the command, it ends
+/// Tollgate, too. Once the command runs, a failure becomes a note of the report: neither what was
+/// measured nor the exit status is lost.
 pub fn finish(
     mut runner: SessionRunner,
     started: Result<Child, ExitCode>,
@@ -81,6 +83,9 @@ pub fn finish(
     // The command's status matters more than a report that has no reader any more.
     if let Err(error) = print(&runner.finish(ending), options, output) {
         let _ = print_message(&format!("tollgate: {error:#}"));
+    }
+    if status.signal() == Some(libc::SIGINT) {
+        kernel::signals::end_by_interrupt();
     }
     Ok(ExitCode::from(exit as u8))
 }

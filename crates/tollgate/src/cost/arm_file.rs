@@ -25,6 +25,7 @@ use kernel::gate_programs::GateHook;
 use kernel::wire;
 use serde::Deserialize;
 
+use crate::format::shown_path;
 use crate::options::duration;
 
 /// How to switch an agent, a tracer or a setting on and off around a block. /bin/sh runs the
@@ -90,8 +91,8 @@ impl FileArm {
 
 pub fn read(path: &Path) -> Result<BTreeMap<String, FileArm>> {
     let text =
-        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    parse(&text).with_context(|| format!("{} does not describe arms", path.display()))
+        fs::read_to_string(path).with_context(|| format!("cannot read {}", shown_path(path)))?;
+    parse(&text).with_context(|| format!("{} does not describe arms", shown_path(path)))
 }
 
 fn parse(text: &str) -> Result<BTreeMap<String, FileArm>> {

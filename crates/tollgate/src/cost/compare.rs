@@ -16,6 +16,7 @@ use super::arms::{CONTROLS, OFF};
 use super::report::{Conclusion, CostReport, SCHEMA};
 use super::text::in_percent;
 use crate::document_input;
+use crate::format::shown_path;
 use crate::output::Output;
 
 /// The cost of an arm in the second run relative to the first.
@@ -88,7 +89,7 @@ fn read(path: &Path) -> Result<CostReport> {
         if block.ns.is_empty() || median(&block.ns) <= 0.0 {
             bail!(
                 "{}: a block of quad {} of {} has no time",
-                path.display(),
+                shown_path(path),
                 block.quad,
                 block.benchmark
             );

@@ -11,6 +11,7 @@ use super::arms::{Arm, ArmKind, CONTROLS, OFF};
 use super::built_in::built_in;
 use super::plan::{BenchmarkRun, INJECTED};
 use super::worker;
+use crate::format::shown_path;
 
 /// `off` and the controls, the requested arms, and the floors of their hooks where floors are
 /// possible.
@@ -20,7 +21,7 @@ pub fn select_arms(arguments: &CostRunArguments) -> Result<Vec<Arm>> {
     if let Some(path) = &arguments.arm_file {
         for (name, arm) in arm_file::read(path)? {
             if CONTROLS.contains(&name.as_str()) || known.iter().any(|known| *known.name == *name) {
-                bail!("arm {name:?} of {} has the name of a built-in arm", path.display());
+                bail!("arm {name:?} of {} has the name of a built-in arm", shown_path(path));
             }
             of_file.push(name.clone());
             known.push(Arm::new(name, ArmKind::File(arm)));

@@ -72,7 +72,7 @@ pub fn conclude(
     }
     CostReport {
         schema: SCHEMA.into(),
-        command: std::env::args().collect(),
+        command: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
         environment,
         precision: plan.precision,
         limit,

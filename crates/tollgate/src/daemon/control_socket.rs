@@ -16,6 +16,7 @@ use control::{Reply, Response, write_line};
 use serde_json::Value;
 
 use crate::extension::NOT_UNDERSTOOD;
+use crate::format::shown_path;
 
 /// Only root sends requests; the largest one imports all baselines of a large store.
 const MAX_REQUEST_LEN: u64 = 1 << 30;
@@ -49,12 +50,12 @@ impl ControlSocket {
     /// Listens at a path. Fails if another daemon listens there, but replaces a socket that a
     /// killed daemon left.
     pub fn listen(path: &Path) -> Result<Self> {
-        let context = || format!("cannot listen at {}", path.display());
+        let context = || format!("cannot listen at {}", shown_path(path));
         if UnixStream::connect(path).is_ok() {
             bail!(
                 "a daemon is already listening at {}: `tollgate guard status`, `service report` \
                 or `plugin list` shows its state",
-                path.display()
+                shown_path(path)
             );
         }
         if let Some(folder) =
@@ -65,20 +66,20 @@ impl ControlSocket {
             ensure!(
                 folder.parent() == Some(Path::new("/run")),
                 "cannot listen at {}: there is no folder {}",
-                path.display(),
-                folder.display()
+                shown_path(path),
+                shown_path(folder)
             );
             match fs::DirBuilder::new().mode(0o755).create(folder) {
                 // Another daemon has created the folder at the same moment.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 made => {
-                    made.with_context(|| format!("cannot make the folder {}", folder.display()))?
+                    made.with_context(|| format!("cannot make the folder {}", shown_path(folder)))?
                 }
             }
         }
         match fs::symlink_metadata(path) {
             Ok(there) if !there.file_type().is_socket() => {
-                bail!("{} exists and is not a socket, so it was not replaced", path.display())
+                bail!("{} exists and is not a socket, so it was not replaced", shown_path(path))
             }
             Ok(_) => fs::remove_file(path).with_context(context)?,
             Err(error) if error.kind() == ErrorKind::NotFound => {}

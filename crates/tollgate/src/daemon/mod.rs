@@ -21,6 +21,7 @@ use libsystemd::daemon::{NotifyState, notify};
 use serde_json::Value;
 
 use crate::extension::{ExtensionSetup, NOT_UNDERSTOOD};
+use crate::format::printable;
 use crate::guard::{self, Events, GuardSetup, Mode, Policy, ProgramFilter};
 use crate::lens::LensSetup;
 use crate::output::log_message;
@@ -166,7 +167,7 @@ impl Daemon<'_> {
                 self.arguments.unit.iter().chain(&self.arguments.cgroup).cloned().collect();
             log_message(&format!(
                 "no process is in {} yet; later ones will be guarded",
-                named.join(" or ")
+                printable(&named.join(" or "))
             ));
         }
         Ok(())

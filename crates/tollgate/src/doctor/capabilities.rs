@@ -5,6 +5,7 @@ use std::path::Path;
 
 use kernel::probe::{self, ProbeResult};
 use kernel::process::is_root;
+use kernel::user_namespace::is_in_user_namespace;
 use kernel::{precall, wire};
 
 use super::finding::{AS_ROOT, Capability, Finding, KernelFacts, without_types};
@@ -348,6 +349,9 @@ fn root(machine: &KernelFacts) -> Finding {
     match (&machine.may_use_bpf, is_root()) {
         (Ok(()), true) => Finding::yes(""),
         (Ok(()), false) => Finding::no("may use BPF, but is not root"),
+        (Err(_), true) if is_in_user_namespace() => {
+            Finding::no("root of a user namespace may not use BPF").remedy("run it outside of it")
+        }
         (Err(refusal), true) => Finding::no(format!(
             "root may not use BPF here \
             ({})",

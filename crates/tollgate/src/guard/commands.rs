@@ -15,7 +15,7 @@ use super::resolve::split_scope;
 use super::store::Store;
 use super::transitions::{Transition, TransitionResult, apply};
 use crate::daemon_client::{connect, connect_required, request_one, send_request};
-use crate::format::{number_of, printable};
+use crate::format::{number_of, printable, shown_path};
 use crate::options::SocketOption;
 use crate::output::{self, Output, print_message};
 use crate::report::losses;
@@ -205,7 +205,7 @@ fn off_at(socket: &SocketOption, is_required: bool) -> Result<ExitCode> {
     let stream =
         if is_required { Some(connect_required(&socket.path)?) } else { connect(&socket.path)? };
     let Some(stream) = stream else {
-        return print(&format!("no daemon is listening at {}", socket.path.display()));
+        return print(&format!("no daemon is listening at {}", shown_path(&socket.path)));
     };
     let (value, _) = send_request(stream, &GuardRequest::Off)?;
     let released: Vec<String> = serde_json::from_value(value)?;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use libsystemd::logging::{Priority, connected_to_journal, journal_send};
 
 use super::report::{GuardEvent, with_scope};
-use crate::format::{count, printable};
+use crate::format::count;
 use crate::output::log_message;
 
 /// The number of one program's events that are logged within [`INTERVAL`]. Further events are only
@@ -72,10 +72,7 @@ impl EventLog {
             .filter(|(_, events)| *events > MAX_EVENTS_PER_MINUTE)
         {
             let more = count(events - MAX_EVENTS_PER_MINUTE);
-            log_message(&format!(
-                "{more} more events of {} in the last minute",
-                printable(&program)
-            ));
+            log_message(&format!("{more} more events of {} in the last minute", program));
         }
     }
 }

@@ -11,6 +11,7 @@ use control::{EventSender, Response};
 
 use super::event_log::EventLog;
 use super::report::GuardEvent;
+use crate::format::shown_path;
 use crate::output::log_message;
 
 /// Events that `guard events` can still show.
@@ -29,7 +30,7 @@ impl Events {
     pub fn start(path: Option<&Path>) -> Result<Self> {
         let file = path.map(|path| {
             let options = OpenOptions::new().create(true).append(true).open(path);
-            options.with_context(|| format!("cannot write events to {}", path.display()))
+            options.with_context(|| format!("cannot write events to {}", shown_path(path)))
         });
         Ok(Self {
             journal: EventLog::new(),

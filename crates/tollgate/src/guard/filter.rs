@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::format::shown_path;
+
 /// Which programs are guarded, and which of these are never held.
 #[derive(Default)]
 pub struct ProgramFilter {
@@ -41,12 +43,12 @@ impl ProgramFilter {
     /// probably mistyped.
     pub fn of_machine(selected: &[PathBuf], exempt: &[PathBuf]) -> Result<Self> {
         let found = |path: &PathBuf| {
-            path.canonicalize().with_context(|| format!("there is no program {}", path.display()))
+            path.canonicalize().with_context(|| format!("there is no program {}", shown_path(path)))
         };
         let selected: Vec<_> = selected.iter().map(found).collect::<Result<_>>()?;
         let named: Vec<_> = exempt.iter().map(found).collect::<Result<_>>()?;
         if let Some(other) = selected.iter().chain(&named).find(|path| !path.is_file()) {
-            bail!("{} is not a program", other.display());
+            bail!("{} is not a program", shown_path(other));
         }
         let exempt = NEVER_HELD.iter().map(PathBuf::from).chain(named).collect();
         // Explicitly selected programs are held in every session.

@@ -17,6 +17,7 @@ use super::store::Store;
 use super::transitions::TransitionResult;
 use crate::daemon_client::request_one;
 use crate::document_input;
+use crate::format::shown_path;
 use crate::output::Output;
 
 const SCHEMA: &str = "tollgate.baselines/1";
@@ -76,9 +77,7 @@ fn read_all(files: &[PathBuf]) -> Result<Vec<Baseline>> {
         for baseline in read(file)? {
             match all.get_mut(&baseline.name()) {
                 None => _ = all.insert(baseline.name(), baseline),
-                Some(same) => {
-                    _ = same.merge(&baseline).with_context(|| file.display().to_string())?
-                }
+                Some(same) => _ = same.merge(&baseline).with_context(|| shown_path(file))?,
             }
         }
     }
@@ -88,11 +87,11 @@ fn read_all(files: &[PathBuf]) -> Result<Vec<Baseline>> {
 fn read(path: &Path) -> Result<Vec<Baseline>> {
     let export: BaselineExport = document_input::read(path, SCHEMA, "tollgate guard export")?;
     if checksum(&export.baselines)? != export.sha256 {
-        bail!("{} was changed: its checksum does not match its baselines", path.display());
+        bail!("{} was changed: its checksum does not match its baselines", shown_path(path));
     }
     for baseline in &export.baselines {
         baseline.check().with_context(|| {
-            format!("{} has an unusable baseline, {}", path.display(), baseline.name())
+            format!("{} has an unusable baseline, {}", shown_path(path), baseline.name())
         })?;
     }
     Ok(export.baselines)

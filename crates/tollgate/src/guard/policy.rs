@@ -15,6 +15,7 @@ use serde::Deserialize;
 use super::arguments::StoreOption;
 use super::filter::ProgramFilter;
 use super::scopes::ScopeKind;
+use crate::format::shown_path;
 use crate::options::duration;
 
 /// `run --guard=MODE`
@@ -192,12 +193,12 @@ fn read(path: &Path) -> Result<GuardOptions> {
     let mut text = String::new();
     File::open(path)
         .and_then(|file| file.take(MAX_CONFIG_BYTES).read_to_string(&mut text))
-        .with_context(|| format!("cannot read {}", path.display()))?;
+        .with_context(|| format!("cannot read {}", shown_path(path)))?;
     if text.len() as u64 == MAX_CONFIG_BYTES {
-        bail!("{} is not a guard configuration: it is too long", path.display());
+        bail!("{} is not a guard configuration: it is too long", shown_path(path));
     }
     toml::from_str(&text)
-        .with_context(|| format!("{} is not a guard configuration", path.display()))
+        .with_context(|| format!("{} is not a guard configuration", shown_path(path)))
 }
 
 /// The published parameters of pH, without a response.

@@ -21,6 +21,7 @@ use super::resolve::short_name;
 use super::scopes::{MAX_SCOPES, SessionScopes, has_free_scope};
 use super::store::Store;
 use super::tracked_program::TrackedProgram;
+use crate::format::shown_path;
 use crate::output::print_message;
 
 /// The programs of a session, each with its profile and its activity.
@@ -207,7 +208,7 @@ impl ProgramTable {
             let _ = print_message(&format!(
                 "tollgate: {} runs in more than {MAX_SCOPES} scopes: in further scopes it uses \
                 the baseline without a scope",
-                path.display()
+                shown_path(&path)
             ));
         }
         let tracked =

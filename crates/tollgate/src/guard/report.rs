@@ -177,7 +177,7 @@ pub fn held_for(holds: u64, ns: u64) -> String {
 
 /// A program with its scope, for display.
 pub fn with_scope(program: &str, scope: Option<&str>) -> String {
-    scope.map_or_else(|| program.to_owned(), |scope| format!("{program} [{scope}]"))
+    printable(&scope.map_or_else(|| program.to_owned(), |scope| format!("{program} [{scope}]")))
 }
 
 impl GuardedProgram {
@@ -198,7 +198,7 @@ impl GuardedProgram {
     pub fn row(&self, calls: usize) -> String {
         format!(
             "{:<40} {:>9} {:>calls$} {:>9} {:>8} {:>8} {:>6} {:>10}",
-            printable(&self.title()),
+            self.title(),
             self.state,
             count(self.calls),
             count(self.anomalies),

@@ -14,6 +14,7 @@ use super::baseline::{Baseline, Digest, FormatError, name};
 use super::clock::unix_now;
 use super::store_folder;
 use crate::durable_file::{self, with_suffix};
+use crate::format::shown_path;
 use crate::output::print_message;
 
 const SUFFIX: &str = ".baseline";
@@ -87,7 +88,7 @@ impl Store {
     /// because that process may be stopped.
     pub fn lock(&self) -> Result<LockedStore<'_>> {
         store_folder::check(&self.folder)?;
-        let context = || format!("cannot lock the store {}", self.folder.display());
+        let context = || format!("cannot lock the store {}", shown_path(&self.folder));
         DirBuilder::new().recursive(true).mode(0o700).create(&self.folder).with_context(context)?;
         let lock = OpenOptions::new()
             .write(true)
@@ -103,7 +104,7 @@ impl Store {
                 TryLockError::WouldBlock if began.elapsed() < self.lock_timeout => sleep(LOCK_POLL),
                 TryLockError::WouldBlock => bail!(
                     "the store {} is locked by another process, for more than {} s: is it stopped?",
-                    self.folder.display(),
+                    shown_path(&self.folder),
                     self.lock_timeout.as_secs()
                 ),
                 TryLockError::Error(error) => return Err(error).with_context(context),
@@ -122,7 +123,7 @@ impl Store {
         let path = self.path(&name(digest, scope));
         match read(&path) {
             Err(unread) if unread.is_damage() => self.lock()?.load_file(&path),
-            loaded => loaded.map_err(|unread| anyhow!("{}: {unread}", path.display())),
+            loaded => loaded.map_err(|unread| anyhow!("{}: {unread}", shown_path(&path))),
         }
     }
 
@@ -140,12 +141,12 @@ impl Store {
                 Err(unread) if unread.is_damage() => load_damaged(&path).unwrap_or_else(|error| {
                     (self.warn)(&format!(
                         "{}: {unread}; it cannot be set aside: {error:#}",
-                        path.display()
+                        shown_path(&path)
                     ));
                     None
                 }),
                 Err(unread) => {
-                    (self.warn)(&format!("{} is skipped: {unread}", path.display()));
+                    (self.warn)(&format!("{} is skipped: {unread}", shown_path(&path)));
                     None
                 }
                 Ok(baseline) => baseline,
@@ -157,7 +158,7 @@ impl Store {
 
     fn files(&self) -> Result<Vec<PathBuf>> {
         store_folder::check(&self.folder)?;
-        let context = || format!("cannot read the store {}", self.folder.display());
+        let context = || format!("cannot read the store {}", shown_path(&self.folder));
         let entries = match fs::read_dir(&self.folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries.with_context(context)?,
@@ -187,16 +188,16 @@ impl LockedStore<'_> {
             Err(unread) if unread.is_damage() => {
                 let aside = with_suffix(path, DAMAGED);
                 fs::rename(path, &aside).with_context(|| {
-                    format!("cannot rename {} to {}", path.display(), aside.display())
+                    format!("cannot rename {} to {}", shown_path(path), shown_path(&aside))
                 })?;
                 let aside = aside.file_name().unwrap_or_default().display();
                 (self.store.warn)(&format!(
                     "{}: {unread}; it was set aside as {aside}",
-                    path.display()
+                    shown_path(path)
                 ));
                 Ok(None)
             }
-            loaded => loaded.map_err(|unread| anyhow!("{}: {unread}", path.display())),
+            loaded => loaded.map_err(|unread| anyhow!("{}: {unread}", shown_path(path))),
         }
     }
 
@@ -209,13 +210,13 @@ impl LockedStore<'_> {
         let path = self.store.path(&baseline.name());
         let text = baseline.to_text()?;
         durable_file::replace(&path, text.as_bytes())
-            .with_context(|| format!("cannot save {}", path.display()))
+            .with_context(|| format!("cannot save {}", shown_path(&path)))
     }
 
     /// Removes the stored baseline of the same program, if there is one.
     pub fn remove(&self, baseline: &Baseline) -> Result<()> {
         let path = self.store.path(&baseline.name());
-        durable_file::remove(&path).with_context(|| format!("cannot remove {}", path.display()))
+        durable_file::remove(&path).with_context(|| format!("cannot remove {}", shown_path(&path)))
     }
 }
 

@@ -130,7 +130,7 @@ fn draw(frame: &mut Frame<'_>, view: &GuardView) {
         let file = program.path.rsplit('/').next().unwrap_or_default();
         let name = if is_wide { title.clone() } else { with_scope(file, program.scope.as_deref()) };
         let mut cells = vec![
-            printable(&name),
+            name,
             program.state.clone(),
             count(view.rates.get(&title).copied().unwrap_or_default() as u64),
             count(program.anomalies),

@@ -15,6 +15,8 @@ use ::guard::CallNumber;
 use anyhow::{Context, Result, bail};
 use flate2::bufread::MultiGzDecoder;
 
+use crate::format::{printable, shown_path};
+
 /// The calls of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallTrace {
@@ -48,10 +50,10 @@ pub fn read(path: &Path, names: &mut Names) -> Result<Vec<CallTrace>> {
     let mut traces = Vec::new();
     let files = files(path)?;
     if files.is_empty() {
-        bail!("{} has no traces", path.display());
+        bail!("{} has no traces", shown_path(path));
     }
     for file in files {
-        let context = || format!("cannot read {}", file.display());
+        let context = || format!("cannot read {}", shown_path(&file));
         let text = text(&file).with_context(context)?;
         traces.extend(parse(&text, &file.display().to_string(), names)?);
     }
@@ -59,7 +61,7 @@ pub fn read(path: &Path, names: &mut Names) -> Result<Vec<CallTrace>> {
 }
 
 fn files(path: &Path) -> Result<Vec<PathBuf>> {
-    let context = || format!("cannot read {}", path.display());
+    let context = || format!("cannot read {}", shown_path(path));
     if is_stdin(path) || !fs::metadata(path).with_context(context)?.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
@@ -97,15 +99,16 @@ fn text(path: &Path) -> std::io::Result<String> {
 }
 
 fn parse(text: &str, source: &str, names: &mut Names) -> Result<Vec<CallTrace>> {
+    let shown = printable(source);
     let Some(first) = text.lines().find(|line| !line.trim().is_empty()) else {
-        bail!("{source} has no calls");
+        bail!("{shown} has no calls");
     };
     let mut traces = Traces { source, all: BTreeMap::new() };
     if pid_and_number(first).is_some() {
         for (line, text) in lines(text) {
             let Some((pid, call)) = pid_and_number(text) else {
                 bail!(
-                    "{source}:{line}: expected PID and NUMBER, as on the lines before, found \
+                    "{shown}:{line}: expected PID and NUMBER, as on the lines before, found \
                     {text:?}"
                 );
             };
@@ -121,14 +124,14 @@ fn parse(text: &str, source: &str, names: &mut Names) -> Result<Vec<CallTrace>> 
         for (line, text) in lines(text) {
             for word in text.split_whitespace() {
                 if !is_call(word) {
-                    bail!("{source}:{line}: {word:?} is neither the name nor the number of a call");
+                    bail!("{shown}:{line}: {word:?} is neither the name nor the number of a call");
                 }
                 traces.push(None, word, names);
             }
         }
     }
     if traces.all.is_empty() {
-        bail!("{source} has no calls");
+        bail!("{shown} has no calls");
     }
     Ok(traces.all.into_values().collect())
 }

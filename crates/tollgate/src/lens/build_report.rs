@@ -11,7 +11,7 @@ use stats::interval::normal_mean_interval;
 
 use super::account::account;
 use super::order::Order;
-use super::report::{BlockedIn, Call, LensReport, RowReport, WallInterval};
+use super::report::{BlockedIn, COMMON, Call, LensReport, RowReport, WallInterval};
 use crate::call_name::call_name;
 
 /// The confidence of the intervals of sampled times.
@@ -100,7 +100,7 @@ impl ReportRows<'_> {
             pid: name.tgid,
             tid: (self.per == wire::PER_THREAD).then_some(name.pid),
             // The session's common row has no task.
-            command: if command.is_empty() { "(common)".into() } else { command.into() },
+            command: if command.is_empty() { COMMON.into() } else { command.into() },
             elapsed_ns: ended_ns - began_ns,
             calls,
         }

@@ -8,12 +8,14 @@ use std::process::ExitCode;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
+use super::call_table::shown_name;
+use super::fitted_table::{FittedTable, TableColumn};
 use super::report::{Call, LensReport};
 use crate::document_input;
 use crate::format::{count, duration, short_command_line};
 use crate::options::ResultOptions;
 use crate::output::Output;
-use crate::report::{Header, SCHEMA};
+use crate::report::{Header, SCHEMA, TextOptions, laid_out, more_rows};
 
 /// The part of a report that is compared.
 #[derive(Deserialize)]
@@ -54,7 +56,7 @@ pub fn diff(before: &Path, after: &Path, result: &ResultOptions) -> Result<ExitC
     let body = if result.json {
         serde_json::to_string_pretty(&comparison)? + "\n"
     } else {
-        text(&comparison, result.top)
+        text(&comparison, &TextOptions { top: result.top, columns: output.columns() })
     };
     output.write(&body)?;
     Ok(ExitCode::SUCCESS)
@@ -102,42 +104,51 @@ fn mean(call: &Call) -> Option<f64> {
     (timed > 0).then(|| call.wall_ns as f64 / timed as f64)
 }
 
-fn text(comparison: &ReportComparison, top: usize) -> String {
+const COLUMNS: [TableColumn<Difference>; 5] = [
+    TableColumn {
+        title: "wall before > after",
+        rank: 0,
+        gap: 1,
+        cell: |call| pair(call.wall_ns.map(duration)),
+    },
+    TableColumn { title: "change", rank: 1, gap: 1, cell: |call| change(call.wall_ns) },
+    TableColumn { title: "count", rank: 3, gap: 2, cell: |call| pair(call.count.map(count)) },
+    TableColumn {
+        title: "a call",
+        rank: 2,
+        gap: 2,
+        cell: |call| pair(call.mean_ns.map(mean_time)),
+    },
+    TableColumn { title: "p99", rank: 4, gap: 2, cell: |call| pair(call.p99_ns.map(known_time)) },
+];
+
+fn pair(values: [String; 2]) -> String {
+    values.join(" > ")
+}
+
+fn mean_time(ns: Option<f64>) -> String {
+    known_time(ns.map(|ns| ns.round() as u64))
+}
+
+fn known_time(ns: Option<u64>) -> String {
+    ns.map_or("-".into(), duration)
+}
+
+fn text(comparison: &ReportComparison, layout: &TextOptions) -> String {
     let mut out = String::new();
     let [before, after] = comparison.elapsed_ns.map(duration);
     let _ = writeln!(out, "before: {} ({before})", short_command_line(&comparison.before));
     let _ = writeln!(out, "after:  {} ({after})", short_command_line(&comparison.after));
-    let _ = writeln!(
-        out,
-        "\n{:<18} {:>23}  {:>9} {:>9} {:>10}  {:>19}  {:>19}",
-        "call", "count", "wall", "wall", "change", "a call", "p99"
-    );
-    for call in comparison.calls.iter().take(top) {
-        let pair = |values: [String; 2]| values.join(" > ");
-        let known = |ns: Option<u64>| ns.map_or("-".into(), duration);
-        let each = call.mean_ns.map(|mean| known(mean.map(|ns| ns.round() as u64)));
-        let _ = writeln!(
-            out,
-            "{:<18} {:>23}  {:>9} {:>9} {:>10}  {:>19}  {:>19}",
-            call.name,
-            pair(call.count.map(count)),
-            duration(call.wall_ns[0]),
-            duration(call.wall_ns[1]),
-            change(call.wall_ns),
-            pair(each),
-            pair(call.p99_ns.map(known)),
-        );
-    }
-    let all = comparison.calls.len();
-    if all > top {
-        let _ = writeln!(
-            out,
-            "… and {} more calls (--top {})",
-            comparison.calls.len() - top,
-            comparison.calls.len()
-        );
-    }
-    out
+    let name = |call: &Difference| shown_name(&call.name, &call.abi);
+    let calls = comparison.calls.iter().take(layout.top);
+    let titles = ["call"].into_iter();
+    let table = FittedTable::new(&COLUMNS, name, titles, calls.clone(), layout.columns);
+    let _ = writeln!(out);
+    table.titles(&mut out, "call");
+    calls.for_each(|call| table.row(&mut out, call));
+    more_rows(&mut out, comparison.calls.len(), layout.top, "calls");
+    table.left_out(&mut out);
+    laid_out(&out, layout.columns)
 }
 
 fn change([before, after]: [u64; 2]) -> String {
@@ -152,6 +163,39 @@ fn change([before, after]: [u64; 2]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tables_fit_a_terminal() {
+        let call = |name: &str| Difference {
+            name: name.into(),
+            abi: "i386".into(),
+            count: [1_234_567, 1_234_567],
+            wall_ns: [9_990_000, 1_000_000],
+            mean_ns: [Some(9_990.0), None],
+            blocked_ns: [0, 0],
+            p99_ns: [Some(9_990), None],
+        };
+        let comparison = ReportComparison {
+            schema: "",
+            before: vec!["before".into(); 20],
+            after: vec!["a\u{1b}[2J".into()],
+            elapsed_ns: [1, 1],
+            calls: vec![call("futex_wait\u{1b}\n"), call("read")],
+        };
+        let shown = text(&comparison, &TextOptions { top: 1, columns: Some(80) });
+        assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
+        assert!(!shown.contains('\u{1b}'), "{shown}");
+        for part in [
+            "futex_wait\\x1b\\n (i386)",
+            "9.99 ms > 1.00 ms",
+            "(no room for ",
+            "… 1 of 2 calls are not shown (--top 2 shows all)",
+        ] {
+            assert!(shown.contains(part), "{part} is not in\n{shown}");
+        }
+        let all = text(&comparison, &TextOptions { top: 2, columns: None });
+        assert!(!all.contains("no room") && !all.contains("not shown"), "{all}");
+    }
 
     #[test]
     fn changes_are_signed() {

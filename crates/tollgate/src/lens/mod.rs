@@ -6,11 +6,13 @@ mod arms;
 mod build_report;
 mod call_table;
 mod diff;
+mod fitted_table;
 mod options;
 mod order;
 mod report;
 mod report_text;
 mod session;
+mod single_calls_text;
 mod slow_calls;
 mod user_symbols;
 

@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+/// The name of a session's common row, which counts for whatever has no row of its own.
+pub const COMMON: &str = "(common)";
+
 /// What the lens has recorded in a session.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct LensReport {

@@ -4,8 +4,9 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
-use super::call_table::CallTable;
-use super::report::{Call, InProgress, LensReport, RowReport, SlowCall, ThreadAccount};
+use super::call_table::call_table;
+use super::report::{COMMON, Call, LensReport, RowReport, ThreadAccount};
+use super::single_calls_text::{in_progress, slow_calls};
 use crate::format::{count, duration, number_of, printable, share};
 use crate::report::{Section, TextOptions, fields, more_rows};
 
@@ -108,6 +109,9 @@ fn account_line(out: &mut String, account: &ThreadAccount) {
 }
 
 fn row_title(row: &RowReport) -> String {
+    if row.pid == 0 && row.command == COMMON {
+        return format!("{COMMON}: calls that have no table of their own");
+    }
     let of = match (row.pid, row.tid) {
         (0, _) => String::new(),
         (pid, Some(tid)) => format!(" (process {pid}, thread {tid})"),
@@ -123,7 +127,7 @@ fn table(out: &mut String, calls: &[Call], layout: &TextOptions) {
     let parts = [("call", &others), ("call that waits", &waits)];
     let titles = parts.iter().filter(|(_, calls)| !calls.is_empty()).map(|(title, _)| *title);
     let shown = parts.iter().flat_map(|(_, calls)| calls.iter().take(layout.top).copied());
-    let table = CallTable::new(titles, shown, layout.columns);
+    let table = call_table(titles, shown, layout.columns);
     for (title, calls) in parts {
         if calls.is_empty() {
             continue;
@@ -131,21 +135,14 @@ fn table(out: &mut String, calls: &[Call], layout: &TextOptions) {
         let _ = writeln!(out);
         table.titles(out, title);
         for call in calls.iter().take(layout.top) {
-            table.call(out, call);
+            table.row(out, call);
             for line in details(call) {
                 let _ = writeln!(out, "    {line}");
             }
         }
         more_rows(out, calls.len(), layout.top, "calls");
     }
-    let left_out = table.left_out();
-    if !left_out.is_empty() {
-        let _ = writeln!(
-            out,
-            "(no room for {}; a wider terminal or a file shows all)",
-            left_out.join(", ")
-        );
-    }
+    table.left_out(out);
 }
 
 fn details(call: &Call) -> Vec<String> {
@@ -155,7 +152,7 @@ fn details(call: &Call) -> Vec<String> {
         .iter()
         .filter(|site| site.ns as f64 >= call.blocked_ns as f64 * SITE_SHARE_MIN)
         .take(SITES_SHOWN)
-        .map(|site| format!("{} {}", site.function, share(site.ns, call.blocked_ns)))
+        .map(|site| format!("{} {}", printable(&site.function), share(site.ns, call.blocked_ns)))
         .collect();
     if !sites.is_empty() {
         lines.push(format!("blocked in {}", sites.join(", ")));
@@ -196,54 +193,6 @@ fn details(call: &Call) -> Vec<String> {
     lines
 }
 
-fn slow_calls(out: &mut String, slow: &[SlowCall], layout: &TextOptions) {
-    if slow.is_empty() {
-        return;
-    }
-    let _ = writeln!(out, "\nslowest calls");
-    for call in slow.iter().take(layout.top) {
-        let _ = writeln!(
-            out,
-            "{:>8} at {}  {} (process {}, thread {})  {} = {}",
-            duration(call.wall_ns),
-            duration(call.at_ns),
-            printable(&call.command),
-            call.pid,
-            call.tid,
-            call.call,
-            call.result
-        );
-        let _ = writeln!(
-            out,
-            "         on CPU {}, blocked {}, waiting for a CPU {}",
-            duration(call.cpu_ns),
-            duration(call.blocked_ns),
-            duration(call.runqueue_ns)
-        );
-        for (side, stack) in [("kernel", &call.kernel_stack), ("user", &call.user_stack)] {
-            if !stack.is_empty() {
-                let _ = writeln!(out, "         {side}: {}", stack.join(" < "));
-            }
-        }
-    }
-    more_rows(out, slow.len(), layout.top, "slow calls");
-}
-
-fn in_progress(out: &mut String, calls: &[InProgress], layout: &TextOptions) {
-    if calls.is_empty() {
-        return;
-    }
-    let _ = writeln!(out, "\nstill in progress (not counted above)");
-    for call in calls.iter().take(layout.top) {
-        let since = call
-            .ns
-            .map_or_else(|| "for an unknown time".into(), |ns| format!("for {}", duration(ns)));
-        let abi = if call.abi == "x86-64" { String::new() } else { format!(" ({})", call.abi) };
-        let _ = writeln!(out, "thread {}: {}{abi} {since}", call.tid, call.name);
-    }
-    more_rows(out, calls.len(), layout.top, "calls in progress");
-}
-
 #[cfg(test)]
 mod tests {
     use snapbox::{assert_data_eq, file};
@@ -266,6 +215,43 @@ mod tests {
             rendered(include_str!("fixtures/report.json"), 4),
             file!["fixtures/report.txt"].raw()
         );
+    }
+
+    #[test]
+    fn names_do_not_control_the_terminal() {
+        let evil = "a\u{1b}[2J\nforged: line\u{202e}";
+        let mut json: Value =
+            serde_json::from_str(include_str!("fixtures/report.json")).expect("JSON");
+        json["command"] = [evil].into();
+        json["notes"] = [evil].into();
+        json["groups"] = serde_json::json!([{
+            "pid": 1, "command": evil, "elapsed_ns": 1, "calls": json["calls"],
+        }]);
+        for (list, names) in [
+            ("slow", &["command", "call", "result", "kernel_stack", "user_stack"][..]),
+            ("in_progress", &["name"]),
+        ] {
+            for name in names {
+                let value = &mut json[list][0][name];
+                *value = if value.is_array() { [evil].into() } else { evil.into() };
+            }
+        }
+        let call = &mut json["calls"][0];
+        (call["name"], call["blocked_in"][0]["function"]) = (evil.into(), evil.into());
+        let shown = rendered(&json.to_string(), 4);
+        let is_raw = |c: char| crate::format::is_terminal_control(c) && c != '\n';
+        assert!(!shown.contains(is_raw), "{shown:?}");
+        assert!(!shown.lines().any(|line| line.starts_with("forged")), "{shown}");
+    }
+
+    #[test]
+    fn the_common_row_is_explained() {
+        let mut json: Value =
+            serde_json::from_str(include_str!("fixtures/groups.json")).expect("JSON");
+        let row = &mut json["groups"][0];
+        (row["pid"], row["tid"], row["command"]) = (0.into(), Value::Null, COMMON.into());
+        let shown = rendered(&json.to_string(), 20);
+        assert!(shown.contains("\n(common): calls that have no table of their own\n"), "{shown}");
     }
 
     #[test]

@@ -124,7 +124,8 @@ impl Extension for LensInSession {
     fn before_detach(&mut self, live: &[LiveThread]) {
         let now = now_ns();
         self.collector.add_live(live);
-        self.in_progress = live.iter().filter_map(|thread| in_progress(thread, now)).collect();
+        let counted = self.counted.start..now;
+        self.in_progress = live.iter().filter_map(|thread| in_progress(thread, &counted)).collect();
         if matches!(self.per, wire::PER_PROCESS | wire::PER_THREAD) {
             let name = |thread: &LiveThread| Some((thread.pid, process::name(thread.pid)?));
             self.names = live.iter().filter_map(name).collect();
@@ -170,7 +171,7 @@ impl Extension for LensInSession {
 
 /// The call that a thread is in. /proc is read for a thread that has not crossed the boundary since
 /// it was attached.
-fn in_progress(thread: &LiveThread, now: u64) -> Option<InProgress> {
+fn in_progress(thread: &LiveThread, counted: &Range<u64>) -> Option<InProgress> {
     let tid = thread.pid;
     let (slot, entered) = match thread.call {
         Some(call) => call,
@@ -178,6 +179,25 @@ fn in_progress(thread: &LiveThread, now: u64) -> Option<InProgress> {
         None => (process::current_call(tid)?, 0),
     };
     let (abi, name) = call_name(slot);
-    let ns = (entered != 0).then(|| now.saturating_sub(entered));
-    Some(InProgress { tid, name, abi: abi.as_str().into(), ns })
+    Some(InProgress { tid, name, abi: abi.as_str().into(), ns: known_time(entered, counted) })
+}
+
+/// The time since a call was entered. `None` for 0, and for a call that began before calls counted,
+/// which only another session has seen.
+fn known_time(entered: u64, counted: &Range<u64>) -> Option<u64> {
+    (entered != 0 && entered >= counted.start).then(|| counted.end.saturating_sub(entered))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_from_before_the_watch_has_no_known_time() {
+        let counted = 1_000..5_000;
+        assert_eq!(known_time(1_000, &counted), Some(4_000));
+        assert_eq!(known_time(4_000, &counted), Some(1_000));
+        assert_eq!(known_time(999, &counted), None);
+        assert_eq!(known_time(0, &counted), None);
+    }
 }

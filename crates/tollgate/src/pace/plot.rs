@@ -14,6 +14,7 @@ use super::policy::{PAPER_TICK, PolicyRow};
 use super::report_format::ReportedInterval;
 use super::simulate_report::{SimulateReport, TypeReport};
 use super::trace_file::Trace;
+use crate::format::shown_path;
 
 const WIDTH: u32 = 900;
 const PANEL_HEIGHT: u32 = 300;
@@ -32,9 +33,9 @@ pub fn write(
     report: &SimulateReport,
     trace: &Trace,
 ) -> Result<()> {
-    let cannot_write = |path: &Path| format!("cannot write {}", path.display());
+    let cannot_write = |path: &Path| format!("cannot write {}", shown_path(path));
     if folder.exists() && !folder.is_dir() {
-        bail!("{} is not a folder", folder.display());
+        bail!("{} is not a folder", shown_path(folder));
     }
     fs::create_dir_all(folder).with_context(|| cannot_write(folder))?;
     let mut names = PictureNames::default();

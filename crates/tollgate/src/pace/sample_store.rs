@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::durable_file;
+use crate::format::shown_path;
 use crate::output::log_message;
 
 const SCHEMA: &str = "tollgate.pace.type/1";
@@ -62,7 +63,7 @@ impl SampleStore {
             DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
             durable_file::replace(&path, &serde_json::to_vec(&stored)?)
         };
-        write().with_context(|| format!("cannot store samples in {}", path.display()))
+        write().with_context(|| format!("cannot store samples in {}", shown_path(&path)))
     }
 
     /// All types, by their names.
@@ -70,7 +71,7 @@ impl SampleStore {
         let entries = match fs::read_dir(&self.folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries
-                .with_context(|| format!("cannot read the store {}", self.folder.display()))?,
+                .with_context(|| format!("cannot read the store {}", shown_path(&self.folder)))?,
         };
         let mut all = Vec::new();
         for entry in entries {
@@ -82,7 +83,7 @@ impl SampleStore {
                 // `load` and `remove` would not find it.
                 Ok(Some(stored)) if self.path(&stored.name) != path => log_message(&format!(
                     "{} is not used: its name is not the one of {:?}",
-                    path.display(),
+                    shown_path(&path),
                     stored.name
                 )),
                 Ok(stored) => all.extend(stored),
@@ -110,7 +111,9 @@ impl SampleStore {
         match fs::remove_file(&path) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(error).with_context(|| format!("cannot delete {}", path.display())),
+            Err(error) => {
+                Err(error).with_context(|| format!("cannot delete {}", shown_path(&path)))
+            }
         }
     }
 
@@ -128,14 +131,14 @@ impl SampleStore {
 fn read(path: &Path) -> Result<Option<StoredType>> {
     let text = match fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        text => text.with_context(|| format!("cannot read {}", path.display()))?,
+        text => text.with_context(|| format!("cannot read {}", shown_path(path)))?,
     };
     let stored: StoredType = serde_json::from_slice(&text)
-        .with_context(|| format!("{} has no samples of a type", path.display()))?;
+        .with_context(|| format!("{} has no samples of a type", shown_path(path)))?;
     if stored.schema != SCHEMA {
         bail!(
             "{} is not used: it has schema {:?}, but this version reads {SCHEMA:?}",
-            path.display(),
+            shown_path(path),
             stored.schema
         );
     }

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::format::number_of;
+use crate::format::{number_of, shown_path};
 
 const SCHEMA: &str = "tollgate.pace.trace/1";
 /// The time between the last task of a trace and the first one of the next trace, in seconds. The
@@ -71,7 +71,7 @@ pub fn read(paths: &[impl AsRef<Path>]) -> Result<Trace> {
         let (name, input): (_, Box<dyn BufRead>) = match path.to_str() {
             Some("-") => ("stdin".to_owned(), Box::new(io::stdin().lock())),
             _ => {
-                let name = path.display().to_string();
+                let name = shown_path(path);
                 let file = File::open(path).with_context(|| format!("cannot read {name}"))?;
                 (name, Box::new(BufReader::new(file)))
             }

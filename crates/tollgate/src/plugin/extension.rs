@@ -22,7 +22,7 @@ use super::requests::{LoadReport, OpenReport};
 use super::state_transfer::StateTransfer;
 use super::variables::Variables;
 use crate::extension::PLUGIN_RECORDS_LOST;
-use crate::format::printable;
+use crate::format::{command_line, printable};
 use crate::output::print_message;
 use crate::source_file::SourceFile;
 
@@ -115,7 +115,7 @@ fn name_error(name: &str) -> String {
     format!(
         "{} is not a name for a plugin: a name has at most {MAX_NAME_LEN} letters, digits, `.`, \
         `_` and `-`",
-        printable(name)
+        command_line(&[name.to_owned()])
     )
 }
 
@@ -544,5 +544,18 @@ impl RunningPlugin {
             maps,
             faults: self.plugin.faults()?.into(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrong_names_are_quoted() {
+        for (name, shown) in [("", "''"), ("a b", "'a b'"), ("a\n\u{1b}", r"$'a\n\x1b'")] {
+            assert!(!is_name(name));
+            assert!(name_error(name).starts_with(&format!("{shown} is not a name for a plugin")));
+        }
     }
 }

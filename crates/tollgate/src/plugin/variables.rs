@@ -12,6 +12,7 @@ use serde_json::Number;
 
 use super::arguments::{CallInput, bits};
 use super::compile::CompiledPlugin;
+use crate::format::shown_path;
 use crate::output::{Output, is_stdio};
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -102,9 +103,9 @@ impl Variables {
             self.number("input_length")?;
             let room = u64::from(array.bytes);
             let input = read_limited(room + 1, path)
-                .with_context(|| format!("cannot read {}", path.display()))?;
+                .with_context(|| format!("cannot read {}", shown_path(path)))?;
             if input.len() as u64 > room {
-                bail!("{} has more than the {room} bytes of `input`", path.display());
+                bail!("{} has more than the {room} bytes of `input`", shown_path(path));
             }
             data.write(array.offset as usize, &input);
             self.set("input_length", &input.len().into(), data)?;

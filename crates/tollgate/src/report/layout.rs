@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use crate::format::count;
+use crate::format::{count, wrap};
 
 /// How a text is laid out.
 pub struct TextOptions {
@@ -11,6 +11,17 @@ pub struct TextOptions {
     pub top: usize,
     /// The width of the terminal, if it is written to one.
     pub columns: Option<usize>,
+}
+
+/// The lines of a text without the padding of columns at their ends, broken where they would exceed
+/// the width.
+pub fn laid_out(text: &str, columns: Option<usize>) -> String {
+    let lines = text.lines().map(str::trim_end);
+    let wrapped = lines.map(|line| match columns {
+        Some(columns) => wrap(line, columns),
+        None => line.to_owned(),
+    });
+    wrapped.map(|line| line + "\n").collect()
 }
 
 /// A line that lists losses; empty if there are none.

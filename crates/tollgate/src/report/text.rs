@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 
-use super::layout::{TextOptions, losses};
+use super::layout::{TextOptions, laid_out, losses};
 use super::session_report::{Header, Report, Toll};
-use crate::format::{count, duration, short_command_line, wrap};
+use crate::format::{count, duration, printable, short_command_line};
 use crate::options::ResultOptions;
 use crate::output::Output;
 
@@ -30,16 +30,10 @@ pub fn text(report: &Report, layout: &TextOptions) -> String {
     }
     let _ = writeln!(out);
     for note in &report.notes {
-        let _ = writeln!(out, "note: {note}");
+        let _ = writeln!(out, "note: {}", printable(note));
     }
     let _ = writeln!(out, "{}", toll_line(report));
-    // Removes the padding of columns at the ends of lines.
-    let lines = out.lines().map(str::trim_end);
-    let wrapped = lines.map(|line| match layout.columns {
-        Some(columns) => wrap(line, columns),
-        None => line.to_owned(),
-    });
-    wrapped.map(|line| line + "\n").collect()
+    laid_out(&out, layout.columns)
 }
 
 fn headline(out: &mut String, header: &Header) {

@@ -25,6 +25,7 @@ use super::requests::{
 use super::rule_file::{KIND, parsed};
 use super::wire_rules::wire_ruleset;
 use crate::extension::LossReader;
+use crate::format::shown_path;
 use crate::output::log_message;
 use crate::source_file::SourceFile;
 
@@ -152,7 +153,7 @@ impl Services {
             None if std::fs::metadata(&self.path).is_ok_and(|of| !of.is_file()) => {
                 bail!(
                     "{} cannot be read again, as it is not a regular file: give the file to apply",
-                    self.path.display()
+                    shown_path(&self.path)
                 )
             }
             None => SourceFile::read(&self.path, KIND)?,

@@ -44,3 +44,10 @@ fn times_are_those_of_the_gate_in_a_time_namespace() {
     assert!(sleep.at_ns < report.elapsed_ns, "{sleep:?}");
     assert!(report.elapsed_ns < 100_000_000_000_000, "{}", report.elapsed_ns);
 }
+
+#[test]
+fn root_of_a_user_namespace_is_not_enough() {
+    let script = "\"$0\" run -o \"$REPORT\" -- true";
+    let ran = unshared("--user --map-root-user", script).finish().exits_with(125);
+    ran.says("root of a user namespace is not enough");
+}

@@ -10,6 +10,8 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+use crate::format::shown_path;
+
 /// A SHA-256 digest, written as 64 lower-case hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
@@ -23,10 +25,10 @@ impl Digest {
 
     /// The digest of a file. It is an error if the file is not a regular one.
     pub fn of_file(path: &Path) -> Result<Self> {
-        let context = || format!("cannot read {}", path.display());
+        let context = || format!("cannot read {}", shown_path(path));
         // Opening a pipe would block.
         if !path.metadata().with_context(context)?.is_file() {
-            bail!("{} is not a program: it is not a regular file", path.display());
+            bail!("{} is not a program: it is not a regular file", shown_path(path));
         }
         File::open(path).and_then(Self::of_all).with_context(context)
     }

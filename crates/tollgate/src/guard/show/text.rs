@@ -8,12 +8,12 @@ use ::guard::Parameters;
 use super::super::baseline::{Baseline, BaselineState, freezing_ratio};
 use super::super::resolve::{short_name, title};
 use super::followers::{CallFollowers, FollowingCall};
-use crate::format::{count, number_of, printable, span};
+use crate::format::{count, number_of, printable, shown_path, span};
 
 /// A table of baselines, at most `top` of them. `now` is in Unix seconds.
 pub fn list(all: &[Baseline], folder: &Path, top: usize, now: u64) -> String {
     if all.is_empty() {
-        return format!("no baselines in {}\n", folder.display());
+        return format!("no baselines in {}\n", shown_path(folder));
     }
     let mut out = format!(
         "{:<9} {:>15} {:>8} {:>7} {:>8} {:>12} {:>7}  {:<19}  program\n",

@@ -11,6 +11,7 @@ use kernel::favordynmods::has_favordynmods;
 use super::hierarchy::{Controller, Hierarchy, ServiceCgroup, ThreadId};
 use super::saved_origin::FAVORDYNMODS_MARKER;
 use crate::cgroup_mounts::Mounts;
+use crate::format::shown_path;
 
 /// The cgroups of services. Only one Tollgate process has any at a time.
 #[derive(Default)]
@@ -27,7 +28,7 @@ pub struct ServiceCgroups {
 fn lock() -> Result<Option<File>> {
     let Some(hierarchy) = Hierarchy::all().into_iter().next() else { return Ok(None) };
     let file = File::open(hierarchy.root())
-        .with_context(|| format!("cannot open {}", hierarchy.root().display()))?;
+        .with_context(|| format!("cannot open {}", shown_path(hierarchy.root())))?;
     Ok(file.try_lock().is_ok().then_some(file))
 }
 
@@ -160,7 +161,7 @@ impl ServiceCgroups {
             let root = || {
                 format!(
                     "cannot migrate thread {tid} to a control group of {}",
-                    hierarchy.root().display()
+                    shown_path(hierarchy.root())
                 )
             };
             let one = hierarchy.migrate(thread, path).with_context(root);

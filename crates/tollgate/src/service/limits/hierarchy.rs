@@ -14,6 +14,7 @@ use service::Limits;
 
 use super::saved_origin::{TOP, folder, origin};
 use crate::cgroup_mounts::Mounts;
+use crate::format::shown_path;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Controller {
@@ -129,7 +130,7 @@ fn weight(weight: u32, is_v2: bool) -> (&'static str, String) {
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text).with_context(|| format!("cannot write {text:?} to {}", path.display()))
+    fs::write(path, text).with_context(|| format!("cannot write {text:?} to {}", shown_path(path)))
 }
 
 fn make(folder: &Path) -> io::Result<bool> {
@@ -265,7 +266,7 @@ impl Hierarchy {
 
     fn make_cgroup(&self, folder: &Path) -> Result<()> {
         make(folder)
-            .with_context(|| format!("cannot make the control group {}", folder.display()))
+            .with_context(|| format!("cannot make the control group {}", shown_path(folder)))
             .map(drop)
     }
 
@@ -558,7 +559,7 @@ fn write_to_first_accepting(
 
 /// Hides the errno: a missing cgroup must not be taken for a thread that has ended.
 fn hide_errno(path: &Path, error: &io::Error) -> io::Error {
-    io::Error::other(format!("{}: {error}", path.display()))
+    io::Error::other(format!("{}: {error}", shown_path(path)))
 }
 
 /// The cgroup of threads that belong to no service, but whose processes have threads in services'
