@@ -20,6 +20,7 @@ mod diagnostic_goldens;
 mod disasm;
 mod emit;
 mod faults;
+mod foreign;
 mod hooks;
 pub mod interpreter;
 mod ir;
@@ -60,7 +61,7 @@ pub fn check(text: &str, hooks: &dyn HookProvider) -> (Option<Program>, Vec<Diag
     drop(tokens);
     // Do not check a program with syntax errors: names from faulty declarations would be missing.
     let is_whole = problems.is_empty();
-    let program = is_whole.then(|| check::check(&items, hooks, &mut problems));
+    let program = is_whole.then(|| check::check(text, &items, hooks, &mut problems));
     problems.sort_by_key(|problem| problem.span.start);
     // The second diagnostic of a span is a consequence of the first.
     problems

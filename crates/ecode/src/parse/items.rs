@@ -6,6 +6,7 @@ use crate::ast::{
     Parameter, Selected, TypeName,
 };
 use crate::diagnostic::{Diagnostic, Span};
+use crate::foreign;
 use crate::hooks::CALL;
 use crate::token::{Keyword, TokenKind, type_of_c_header};
 use crate::types::{Integer, U64};
@@ -300,8 +301,39 @@ impl Parser<'_> {
                 self.enumeration().map(Some)
             }
             _ if self.is_type(0) => self.variables_or_function().map(Some),
-            _ => self.unexpected("a declaration, a function or `on`"),
+            _ => self.unexpected_item(),
         }
+    }
+
+    /// Reports something that does not begin an item. It may begin one in another language, or be a
+    /// handler without `on`.
+    fn unexpected_item<T>(&mut self) -> Parsed<T> {
+        const WANTED: &str = "a declaration, a function or `on`";
+        let TokenKind::Name(name) = self.kind() else { return self.unexpected(WANTED) };
+        let known = foreign::hook(name).or_else(|| foreign::declaration(name));
+        let help = match (self.ahead(1), self.ahead(2), self.ahead(3), self.ahead(4)) {
+            _ if known.is_some() => known.map(String::from),
+            (
+                TokenKind::Punctuator(":"),
+                TokenKind::Name(group),
+                TokenKind::Punctuator(":"),
+                TokenKind::Name(event),
+            ) => {
+                Some(format!("begin a handler with `on`: `on {name}(\"{group}:{event}\") {{ … }}`"))
+            }
+            (TokenKind::Punctuator("{" | ":" | "/"), ..) => {
+                Some(format!("begin a handler with `on`: `on {name} {{ … }}`"))
+            }
+            (TokenKind::Punctuator("("), ..) => {
+                Some("begin a handler with `on`, and a function with the type of its result".into())
+            }
+            _ => None,
+        };
+        let Some(help) = help.filter(|_| self.reject_c_keyword().is_ok()) else {
+            return self.unexpected(WANTED);
+        };
+        let problem = Diagnostic::error(self.span(), format!("expected {WANTED}, found `{name}`"));
+        self.fault(problem.help(help))
     }
 
     fn variables_or_function(&mut self) -> Parsed<Item> {
@@ -395,7 +427,7 @@ impl Parser<'_> {
         }
         self.close("}", &opened)?;
         self.structs.push(name.text.clone());
-        if matches!(self.kind(), TokenKind::Name(_)) {
+        if matches!(self.kind(), TokenKind::Name(_)) && self.declaration_hint().is_none() {
             let help = format!("declare its variables separately: `struct {} …;`", name.text);
             let problem = self.missing(";", "this struct").help(help);
             return self.fault(problem);
@@ -459,7 +491,15 @@ impl Parser<'_> {
 
     fn handler(&mut self) -> Parsed<Handler> {
         self.step();
-        let hook = self.name("a hook")?;
+        let hook = match self.kind() {
+            // A keyword may be the name of a hook elsewhere.
+            TokenKind::Keyword(keyword) => {
+                let hook = Ident { text: keyword.text().into(), span: self.span() };
+                self.step();
+                hook
+            }
+            _ => self.name("a hook")?,
+        };
         let (mut selected, mut parameters) = (Vec::new(), Vec::new());
         if hook.text == CALL && self.is_at("(") {
             parameters = self.parameters()?;
@@ -474,17 +514,50 @@ impl Parser<'_> {
 
     /// Fails at `on tracepoint:sched:sched_switch` and at `on enter /pid() == 1/`.
     fn reject_probe_syntax(&mut self, hook: &Ident) -> Parsed<()> {
-        let help = match self.kind() {
-            TokenKind::Punctuator(":") => {
+        let help = match (self.kind(), self.ahead(1), self.ahead(2), self.ahead(3)) {
+            (TokenKind::Punctuator(":"), ..) if foreign::hook(&hook.text).is_some() => {
+                let message = format!("there is no hook `{}`", hook.text);
+                let problem = Diagnostic::error(hook.span.clone(), message);
+                return self.fault(problem.help_if(foreign::hook(&hook.text)));
+            }
+            (
+                TokenKind::Punctuator(":"),
+                TokenKind::Name(group),
+                TokenKind::Punctuator(":"),
+                TokenKind::Name(event),
+            ) => format!(
+                "write what the handler selects in parentheses: `on {}(\"{group}:{event}\")`",
+                hook.text
+            ),
+            (TokenKind::Punctuator(":"), ..) => {
                 format!("write what the handler selects in parentheses: `on {}(…)`", hook.text)
             }
-            TokenKind::Punctuator("/" | "/=") => {
+            (TokenKind::Punctuator("/" | "/="), ..) => {
                 "test the condition within the handler: `if (…) { … }`".into()
             }
             _ => return Ok(()),
         };
         let problem = self.missing("{", "this");
         self.fault(problem.help(help))
+    }
+
+    /// A name, or a pattern such as `open*`, which the checker reports. Stops at its last token.
+    fn pattern(&mut self) -> String {
+        let mut text = String::new();
+        loop {
+            match self.kind() {
+                TokenKind::Name(name) => text += name,
+                _ => text.push('*'),
+            }
+            let is_adjacent = self.tokens[self.at].span.end
+                == self.tokens[(self.at + 1).min(self.tokens.len() - 1)].span.start;
+            if !is_adjacent
+                || !matches!(self.ahead(1), TokenKind::Name(_) | TokenKind::Punctuator("*"))
+            {
+                return text;
+            }
+            self.step();
+        }
     }
 
     fn selected(&mut self) -> Parsed<Vec<Selected>> {
@@ -494,11 +567,12 @@ impl Parser<'_> {
         loop {
             let span = self.span();
             let text = match self.kind() {
-                TokenKind::Name(name) => name.clone(),
+                TokenKind::Name(_) | TokenKind::Punctuator("*") => self.pattern(),
                 TokenKind::Text(bytes) => String::from_utf8_lossy(bytes).into_owned(),
                 TokenKind::Number { value, .. } => value.to_string(),
                 _ => return self.unexpected("a name, a string or a number"),
             };
+            let span = span.start..self.span().end;
             self.step();
             if let (true, TokenKind::Name(rest)) = (self.is_at(":"), self.ahead(1)) {
                 let problem = Diagnostic::error(self.span(), "write a name with `:` as a string");
