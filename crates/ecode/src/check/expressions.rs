@@ -59,7 +59,7 @@ fn is_argument(name: &str) -> bool {
 
 /// The last of the arguments that a hook offers by their numbers.
 fn last_argument<'a>(offered: &[&'a str]) -> Option<&'a str> {
-    offered.iter().copied().filter(|name| is_argument(name)).next_back()
+    offered.iter().copied().rfind(|name| is_argument(name))
 }
 
 /// How to write the number that a string stands for.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use ecode::{HookProvider as _, MAX_CUT_SHORT};
+use ecode::{CALL, HookProvider as _, MAX_CUT_SHORT};
 use kernel::clock::now_ns;
 use kernel::gate::Gate;
 use kernel::plugin::{
@@ -34,6 +34,9 @@ const MAX_NAME_LEN: usize = 64;
 /// a different device.
 const DEVICE_GONE: &str = "its network device was removed: unload the plugin and load it again";
 
+/// What makes room for a handler at a hook of a running daemon.
+const UNLOAD_ONE: &str = "unload one";
+
 /// If a buffer fills by more than 1/16 in one polling interval, it is read 16 times as often.
 const EARLY_TEND_FRACTION: usize = 16;
 
@@ -53,8 +56,7 @@ pub struct Plugins {
     lost: u64,
     /// The session whose tasks run the plugins, or all sessions.
     session: u32,
-    /// Whether this session has a guard; another session may have one in the same gate.
-    has_guard: bool,
+    host: PluginHost,
 }
 
 struct RunningPlugin {
@@ -119,13 +121,22 @@ fn name_error(name: &str) -> String {
     )
 }
 
+/// What a session has for the handlers of its plugins.
+#[derive(Clone, Copy)]
+pub struct PluginHost {
+    /// Whether this session has a guard; another session may have one in the same gate.
+    pub has_guard: bool,
+    /// Whether `tollgate plugin call` can call its plugins.
+    pub takes_calls: bool,
+}
+
 /// Compiles the plugins of a session, prints their problems, and returns the mask that they need.
 /// `widen` says how plugins can apply to the whole machine; `None`: they do.
 pub fn mask(
     sources: &[SourceFile],
     top: usize,
     widen: Option<&str>,
-    has_guard: bool,
+    host: PluginHost,
 ) -> Result<u32> {
     let mut mask = 0;
     for source in sources {
@@ -135,7 +146,7 @@ pub fn mask(
         if let Some(widen) = widen {
             check_reach(&built, widen)?;
         }
-        for idle in never_run(&built, has_guard) {
+        for idle in never_run(&built, host) {
             print_message(&format!("tollgate: {} has {idle}", printable(&source.name)))?;
         }
         mask |= wire::PLUGIN | required_mask(&built);
@@ -158,17 +169,21 @@ fn check_reach(built: &CompiledPlugin, widen: &str) -> Result<()> {
 }
 
 /// Parts of a plugin that never run.
-fn never_run(built: &CompiledPlugin, has_guard: bool) -> Vec<String> {
+fn never_run(built: &CompiledPlugin, host: PluginHost) -> Vec<String> {
+    let programs = &built.object.programs;
     let is_of_guard = |section: &str| ["guard", "verdict"].contains(&section);
-    let has_handlers = built.object.programs.iter().any(|program| is_of_guard(program.section));
-    (has_handlers && !has_guard)
-        .then(|| {
+    let mut idle = Vec::new();
+    if !host.has_guard && programs.iter().any(|program| is_of_guard(program.section)) {
+        idle.push(
             "handlers for the guard; these handlers never run, because this session has no guard \
             (--guard)"
-                .into()
-        })
-        .into_iter()
-        .collect()
+                .into(),
+        );
+    }
+    if !host.takes_calls && programs.iter().all(|program| program.hook == CALL) {
+        idle.push("only `on call`, which never runs here: `tollgate plugin call` runs it".into());
+    }
+    idle
 }
 
 /// Compiles a plugin. Its warnings were printed by the client that requested the load.
@@ -178,7 +193,7 @@ fn compiled(source: &SourceFile) -> Result<CompiledPlugin> {
 }
 
 impl Plugins {
-    pub fn of_session(session: u32, has_guard: bool) -> Self {
+    pub fn of_session(session: u32, host: PluginHost) -> Self {
         Self {
             hooks: PluginHooks::default(),
             all: Vec::new(),
@@ -187,7 +202,7 @@ impl Plugins {
             new: Vec::new(),
             lost: 0,
             session,
-            has_guard,
+            host,
         }
     }
 
@@ -220,7 +235,8 @@ impl Plugins {
             let name = name_of(source);
             let others = (2..).map(|number| format!("{name}-{number}"));
             let free = [name.clone()].into_iter().chain(others).find(|name| !self.contains(name));
-            self.add(gate, source, &free.expect("there is no end of numbers"), placement)?;
+            let name = free.expect("there is no end of numbers");
+            self.add(gate, source, &name, placement, "load fewer of them (--plugin)")?;
         }
         Ok(())
     }
@@ -237,7 +253,7 @@ impl Plugins {
             !self.contains(name),
             "a plugin {name} is already loaded: swap or unload it, or give this one another --name"
         );
-        self.add(gate, source, name, placement)
+        self.add(gate, source, name, placement, UNLOAD_ONE)
     }
 
     fn add(
@@ -246,18 +262,21 @@ impl Plugins {
         source: &SourceFile,
         name: &str,
         placement: Placement,
+        remedy: &str,
     ) -> Result<LoadReport> {
         let built = compiled(source)?;
         self.check_reach(&built, placement)?;
         extend(gate, required_mask(&built))?;
         let order = placement.order(self.session);
         let loaded = built.load_at(source, &mut self.hooks, gate, order, None);
-        let (plugin, times) = loaded.map_err(|error| self.with_hook_users(&built, error))?;
-        let idle = never_run(&built, self.has_guard);
+        let (plugin, times) =
+            loaded.map_err(|error| self.with_hook_users(&built, error, remedy))?;
+        let idle = never_run(&built, self.host);
         let live = RunningPlugin::new(name, placement, built, plugin)?;
         let linked = live.plugin.link(None);
-        let link_us =
-            micros(linked.map_err(|error| self.with_hook_users(&live.built, error.into()))?);
+        let link_us = micros(
+            linked.map_err(|error| self.with_hook_users(&live.built, error.into(), remedy))?,
+        );
         self.all.push(live);
         self.update_ownership(gate);
         let name = name.to_owned();
@@ -277,13 +296,15 @@ impl Plugins {
         let order = old.placement.order(self.session);
         let replaced = Some((&old.plugin, &transfer.shared));
         let loaded = built.load_at(source, &mut self.hooks, gate, order, replaced);
-        let (plugin, times) = loaded.map_err(|error| self.with_hook_users(&built, error))?;
+        let (plugin, times) =
+            loaded.map_err(|error| self.with_hook_users(&built, error, UNLOAD_ONE))?;
         transfer.copy(old.plugin.data(), plugin.data());
-        let idle = never_run(&built, self.has_guard);
+        let idle = never_run(&built, self.host);
         let new = RunningPlugin::new(name, old.placement, built, plugin)?;
         let linked = new.plugin.link(Some(&old.plugin));
-        let link_us =
-            micros(linked.map_err(|error| self.with_hook_users(&new.built, error.into()))?);
+        let link_us = micros(
+            linked.map_err(|error| self.with_hook_users(&new.built, error.into(), UNLOAD_ONE))?,
+        );
         let mut old = std::mem::replace(&mut self.all[index], new);
         // Read the last output of the old version before its buffer is gone.
         let output = old.drain_output();
@@ -302,8 +323,14 @@ impl Plugins {
         check_reach(built, "`tollgate plugin load --machine-wide` loads the plugin all the same")
     }
 
-    /// If a hook has no room for a plugin, names the hook and the plugins there.
-    fn with_hook_users(&self, built: &CompiledPlugin, error: anyhow::Error) -> anyhow::Error {
+    /// If a hook has no room for a plugin, names the hook and the plugins there, and says what to do
+    /// about it.
+    fn with_hook_users(
+        &self,
+        built: &CompiledPlugin,
+        error: anyhow::Error,
+        remedy: &str,
+    ) -> anyhow::Error {
         let (at, what) = match error.downcast_ref() {
             Some(kernel::Error::HookFull(at)) => (at, "linked"),
             Some(kernel::Error::NoSlotAtHook(at)) => (at, "loaded"),
@@ -322,7 +349,7 @@ impl Plugins {
         let others = others.into_iter().map(|pid| format!("those of process {pid}"));
         let users: Vec<_> = own.chain(others).collect();
         anyhow::anyhow!(
-            "`{}` already has {} {what} plugin handlers ({}): unload one",
+            "`{}` already has {} {what} plugin handlers ({}): {remedy}",
             heading(&full.hook, &full.selected),
             at.owners.len(),
             printable(&users.join(", "))
@@ -544,5 +571,25 @@ impl RunningPlugin {
             maps,
             faults: self.plugin.faults()?.into(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handlers_that_never_run_are_named() {
+        let idle = |text: &str, has_guard, takes_calls| {
+            let source = SourceFile::new("it.ec".into(), text.into());
+            let built = build(&source, OffsetSource::ToCheck).0.expect("a plugin");
+            never_run(&built, PluginHost { has_guard, takes_calls }).join("; ")
+        };
+        let call = "only `on call`, which never runs here";
+        assert!(idle("on call {}", true, false).starts_with(call));
+        assert_eq!(idle("on call {}", true, true), "");
+        assert_eq!(idle("on call {} on fork {}", true, false), "");
+        assert!(idle("on guard {}", false, false).starts_with("handlers for the guard"));
+        assert_eq!(idle("on guard {}", true, false), "");
     }
 }
