@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::harness::cgroup::TestCgroup;
 use crate::harness::job::{folder, is_in_call, is_in_read, kill, state, watches};
 use crate::harness::report::Account;
-use crate::harness::{Finished, Job, eventually, words, workload};
+use crate::harness::{Finished, Job, eventually, workload, words};
 
 const MS: u64 = 1_000_000;
 /// The largest part of a lifetime that may be unaccounted.
@@ -27,8 +27,7 @@ fn account_of(ran: &Finished) -> Account {
 #[test]
 fn computing_is_time_on_cpu_or_waiting_for_one() {
     const COMPUTING: u64 = 600;
-    let account =
-        account_of(&Job::run("", workload(&format!("compute {COMPUTING}"))).finish().success());
+    let account = account_of(&Job::run("", workload(&format!("compute {COMPUTING}"))).finish().success());
     assert_eq!(account.threads, 1);
     let outside = account.cpu_ns + account.runqueue_ns;
     assert!(outside >= COMPUTING * MS * 99 / 100, "{account:?}");

@@ -3,9 +3,9 @@
 use crate::arguments::Arguments;
 use crate::failure::Outcome;
 use crate::{
-    abi, blocking, calls, children, command_server, consumer, datagrams, inherited, lives, load,
-    opener, outcomes, plugin_calls, reading, relay, routine, seccomp, side_effects, signal_forker,
-    signals, slowed_tasks, tasks, tenants, waits,
+    abi, blocking, calls, children, command_server, consumer, datagrams, inherited, lives, load, opener,
+    outcomes, plugin_calls, reading, relay, routine, seccomp, side_effects, signal_forker, signals,
+    slowed_tasks, tasks, tenants, waits,
 };
 
 pub struct Workload {

@@ -58,7 +58,10 @@ fn parts(thread: &LiveThread, usage: &ThreadUsage, now_ns: u64) -> Vec<(u32, Cal
     if thread.call.is_some_and(|(_, entered_ns)| entered_ns != 0) {
         let now_off = u64::from(hot.is_off_cpu) * now_ns.saturating_sub(switch.switched_out_ns);
         let off = hot.off_ns + now_off;
-        parts.push((wire::ACCOUNT_UNFINISHED, waited(hot.entered_ns, switch.run_delay_first, off)));
+        parts.push((
+            wire::ACCOUNT_UNFINISHED,
+            waited(hot.entered_ns, switch.run_delay_first, off),
+        ));
     }
     parts
 }
@@ -81,12 +84,8 @@ mod tests {
         LiveThread { slot: 1, pid: 2, has_crossed: true, call, row: 3, state, life }
     }
 
-    const USAGE: ThreadUsage = ThreadUsage {
-        processor_ns: 250,
-        run_delay_ns: 110,
-        minor_faults: 1 << 32,
-        major_faults: 2,
-    };
+    const USAGE: ThreadUsage =
+        ThreadUsage { processor_ns: 250, run_delay_ns: 110, minor_faults: 1 << 32, major_faults: 2 };
 
     #[test]
     fn life_is_what_the_scheduler_has_counted() {
@@ -101,9 +100,13 @@ mod tests {
     #[test]
     fn call_and_wait_in_progress_are_parts() {
         let mut state = wire::thread_state::default();
-        state.lens = wire::lens_hot { entered_ns: 1200, off_ns: 300, is_off_cpu: 1, ..state.lens };
-        state.lens_switch =
-            wire::lens_switch { switched_out_ns: 1900, run_delay_first: 90, ..state.lens_switch };
+        state.lens =
+            wire::lens_hot { entered_ns: 1200, off_ns: 300, is_off_cpu: 1, ..state.lens };
+        state.lens_switch = wire::lens_switch {
+            switched_out_ns: 1900,
+            run_delay_first: 90,
+            ..state.lens_switch
+        };
         let all = parts(&thread(Some((0, 1200)), state, 0), &USAGE, 2000);
         let (part, call) = &all[1];
         assert_eq!((*part, call.wall_ns), (wire::ACCOUNT_UNFINISHED, 800));

@@ -16,8 +16,7 @@ pub fn account(row: &RowStats, calls: &[Call]) -> Option<Account> {
     let calls_ns = sum(|call| call.wall_ns) + unfinished(|call| call.wall_ns);
     let calls_runqueue = sum(|call| call.runqueue_ns) + unfinished(|call| call.runqueue_ns);
     let calls_blocked = sum(|call| call.blocked_ns) + unfinished(|call| call.blocked_ns);
-    let processor =
-        |wall: u64, blocked: u64, runqueue: u64| wall.saturating_sub(blocked + runqueue);
+    let processor = |wall: u64, blocked: u64, runqueue: u64| wall.saturating_sub(blocked + runqueue);
     let calls_cpu = processor(calls_ns, calls_blocked, calls_runqueue);
     let mut account = Account {
         threads: life.count,

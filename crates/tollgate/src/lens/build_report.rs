@@ -9,8 +9,8 @@ use kernel::wire;
 use stats::histogram;
 use stats::interval::normal_mean_interval;
 
-use super::account::account;
 use super::order::Order;
+use super::account::account;
 use super::report::{BlockedIn, Call, LensReport, RowReport, WallInterval};
 use crate::call_name::call_name;
 

@@ -92,12 +92,7 @@ fn account_line(out: &mut String, account: &Account) {
         .filter(|(_, ns)| *ns > 0)
         .map(|(part, ns)| format!("{part} {} ({})", duration(ns), share(ns, lifetime)))
         .collect();
-    let _ = write!(
-        out,
-        "{} lived {}",
-        number_of(account.threads as usize, "thread"),
-        duration(lifetime)
-    );
+    let _ = write!(out, "{} lived {}", number_of(account.threads as usize, "thread"), duration(lifetime));
     let _ = writeln!(out, ": {}", parts.join(", "));
     if account.minor_faults + account.major_faults > 0 {
         let _ = writeln!(
