@@ -2,12 +2,11 @@
 
 use super::{MAX_DEPTH, Parsed, Parser};
 use crate::ast::{
-    BaseType, Declaration, Declarator, Designator, Function, Handler, Ident, Initializer, Item,
-    Parameter, Selected, TypeName,
+    BaseType, Declaration, Declarator, Designator, Function, Ident, Initializer, Item, Parameter,
+    TypeName,
 };
 use crate::diagnostic::{Diagnostic, Span};
 use crate::foreign;
-use crate::hooks::CALL;
 use crate::token::{Keyword, TokenKind, type_of_c_header};
 use crate::types::{Integer, U64};
 
@@ -360,7 +359,7 @@ impl Parser<'_> {
         Ok(Item::Function(Function { result, name, parameters, body: Some(body) }))
     }
 
-    fn parameters(&mut self) -> Parsed<Vec<Parameter>> {
+    pub(super) fn parameters(&mut self) -> Parsed<Vec<Parameter>> {
         let opened = self.span();
         self.expect("(", "this name")?;
         let mut parameters = Vec::new();
@@ -396,7 +395,7 @@ impl Parser<'_> {
     }
 
     /// Checks that all parameters of a function with a body have names.
-    fn are_named(&mut self, parameters: &[Parameter]) -> Parsed<()> {
+    pub(super) fn are_named(&mut self, parameters: &[Parameter]) -> Parsed<()> {
         let Some(unnamed) = parameters.iter().find(|parameter| parameter.name.text.is_empty())
         else {
             return Ok(());
@@ -487,103 +486,5 @@ impl Parser<'_> {
             );
         }
         Ok(type_name)
-    }
-
-    fn handler(&mut self) -> Parsed<Handler> {
-        self.step();
-        let hook = match self.kind() {
-            // A keyword may be the name of a hook elsewhere.
-            TokenKind::Keyword(keyword) => {
-                let hook = Ident { text: keyword.text().into(), span: self.span() };
-                self.step();
-                hook
-            }
-            _ => self.name("a hook")?,
-        };
-        let (mut selected, mut parameters) = (Vec::new(), Vec::new());
-        if hook.text == CALL && self.is_at("(") {
-            parameters = self.parameters()?;
-            self.are_named(&parameters)?;
-        } else if self.is_at("(") {
-            selected = self.selected()?;
-        }
-        self.reject_probe_syntax(&hook)?;
-        let body = self.block()?;
-        Ok(Handler { hook, selected, parameters, body })
-    }
-
-    /// Fails at `on tracepoint:sched:sched_switch` and at `on enter /pid() == 1/`.
-    fn reject_probe_syntax(&mut self, hook: &Ident) -> Parsed<()> {
-        let help = match (self.kind(), self.ahead(1), self.ahead(2), self.ahead(3)) {
-            (TokenKind::Punctuator(":"), ..) if foreign::hook(&hook.text).is_some() => {
-                let message = format!("there is no hook `{}`", hook.text);
-                let problem = Diagnostic::error(hook.span.clone(), message);
-                return self.fault(problem.help_if(foreign::hook(&hook.text)));
-            }
-            (
-                TokenKind::Punctuator(":"),
-                TokenKind::Name(group),
-                TokenKind::Punctuator(":"),
-                TokenKind::Name(event),
-            ) => format!(
-                "write what the handler selects in parentheses: `on {}(\"{group}:{event}\")`",
-                hook.text
-            ),
-            (TokenKind::Punctuator(":"), ..) => {
-                format!("write what the handler selects in parentheses: `on {}(…)`", hook.text)
-            }
-            (TokenKind::Punctuator("/" | "/="), ..) => {
-                "test the condition within the handler: `if (…) { … }`".into()
-            }
-            _ => return Ok(()),
-        };
-        let problem = self.missing("{", "this");
-        self.fault(problem.help(help))
-    }
-
-    /// A name, or a pattern such as `open*`, which the checker reports. Stops at its last token.
-    fn pattern(&mut self) -> String {
-        let mut text = String::new();
-        loop {
-            match self.kind() {
-                TokenKind::Name(name) => text += name,
-                _ => text.push('*'),
-            }
-            let is_adjacent = self.tokens[self.at].span.end
-                == self.tokens[(self.at + 1).min(self.tokens.len() - 1)].span.start;
-            if !is_adjacent
-                || !matches!(self.ahead(1), TokenKind::Name(_) | TokenKind::Punctuator("*"))
-            {
-                return text;
-            }
-            self.step();
-        }
-    }
-
-    fn selected(&mut self) -> Parsed<Vec<Selected>> {
-        let opened = self.span();
-        self.step();
-        let mut selected = Vec::new();
-        loop {
-            let span = self.span();
-            let text = match self.kind() {
-                TokenKind::Name(_) | TokenKind::Punctuator("*") => self.pattern(),
-                TokenKind::Text(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-                TokenKind::Number { value, .. } => value.to_string(),
-                _ => return self.unexpected("a name, a string or a number"),
-            };
-            let span = span.start..self.span().end;
-            self.step();
-            if let (true, TokenKind::Name(rest)) = (self.is_at(":"), self.ahead(1)) {
-                let problem = Diagnostic::error(self.span(), "write a name with `:` as a string");
-                let help = format!("write \"{text}:{rest}\"");
-                return self.fault(problem.help(help));
-            }
-            selected.push(Selected { text, span });
-            if !self.takes(",") {
-                self.close(")", &opened)?;
-                return Ok(selected);
-            }
-        }
     }
 }

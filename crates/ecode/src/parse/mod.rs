@@ -1,6 +1,7 @@
 //! Parses tokens into a syntax tree.
 
 mod expressions;
+mod handlers;
 mod items;
 mod statements;
 

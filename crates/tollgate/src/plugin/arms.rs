@@ -55,7 +55,7 @@ fn plugins(mask: u32, texts: &[&str]) -> Box<dyn ExtensionSetup> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::extension::{PluginHost, mask};
+    use super::super::suitability::{PluginHost, mask};
     use super::*;
     use crate::source_file::SourceFile;
 

@@ -4,32 +4,29 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use ecode::{CALL, HookProvider as _, MAX_CUT_SHORT};
+use ecode::{HookProvider as _, MAX_CUT_SHORT};
 use kernel::clock::now_ns;
 use kernel::gate::Gate;
 use kernel::plugin::{
     ALL_SESSIONS, ChainOrder, LoadedPlugin, PluginHooks, PluginIds, RECORDS_BYTES,
 };
-use kernel::wire;
 use serde_json::Number;
 
 use super::check::heading;
-use super::compile::{CompiledPlugin, build, built, has_problems, micros, name_of};
+use super::compile::{CompiledPlugin, build, has_problems, micros, name_of};
 use super::hooks::OffsetSource;
 use super::records::{Line, PluginOutput, decode_records};
 use super::report::{HandlerState, PluginState, memory};
 use super::requests::{LoadReport, OpenReport};
 use super::state_transfer::StateTransfer;
+use super::suitability::{PluginHost, check_reach, is_name, name_error, never_run, required_mask};
 use super::variables::Variables;
 use crate::extension::PLUGIN_RECORDS_LOST;
 use crate::format::printable;
-use crate::output::print_message;
 use crate::source_file::SourceFile;
 
 /// The maximum number of stored lines of output, for all plugins together.
 const MAX_LINES: usize = 10_000;
-/// The maximum length of a plugin's name in bytes. The name is an argument of commands.
-const MAX_NAME_LEN: usize = 64;
 /// Why a plugin is unlinked after its network device was removed. A new device of the same name is
 /// a different device.
 const DEVICE_GONE: &str = "its network device was removed: unload the plugin and load it again";
@@ -92,98 +89,6 @@ impl Placement {
         let Self { priority, is_machine_wide } = self;
         ChainOrder { session, priority, is_machine_wide }
     }
-}
-
-/// What the gate must do for a plugin: bits of [`wire::gate_mask`].
-fn required_mask(built: &CompiledPlugin) -> u32 {
-    let sections = built.object.programs.iter().map(|program| program.section);
-    sections.fold(0, |needs, section| match section {
-        "tp_btf/sys_exit" => needs | wire::PLUGIN | wire::PLUGIN_EXIT,
-        section if section.starts_with("tp_btf/") || ["guard", "verdict"].contains(&section) => {
-            needs | wire::PLUGIN
-        }
-        _ => needs,
-    })
-}
-
-fn is_name(name: &str) -> bool {
-    let is_of_name = |letter: char| letter.is_alphanumeric() || "._-".contains(letter);
-    (1..=MAX_NAME_LEN).contains(&name.len())
-        && name.chars().all(is_of_name)
-        && !name.starts_with('-')
-}
-
-fn name_error(name: &str) -> String {
-    format!(
-        "{} is not a name for a plugin: a name has at most {MAX_NAME_LEN} letters, digits, `.`, \
-        `_` and `-`",
-        printable(name)
-    )
-}
-
-/// What a session has for the handlers of its plugins.
-#[derive(Clone, Copy)]
-pub struct PluginHost {
-    /// Whether this session has a guard; another session may have one in the same gate.
-    pub has_guard: bool,
-    /// Whether `tollgate plugin call` can call its plugins.
-    pub takes_calls: bool,
-}
-
-/// Compiles the plugins of a session, prints their problems, and returns the mask that they need.
-/// `widen` says how plugins can apply to the whole machine; `None`: they do.
-pub fn mask(
-    sources: &[SourceFile],
-    top: usize,
-    widen: Option<&str>,
-    host: PluginHost,
-) -> Result<u32> {
-    let mut mask = 0;
-    for source in sources {
-        let name = name_of(source);
-        ensure!(is_name(&name), "{}: rename the file", name_error(&name));
-        let built = built(source, top)?;
-        if let Some(widen) = widen {
-            check_reach(&built, widen)?;
-        }
-        for idle in never_run(&built, host) {
-            print_message(&format!("tollgate: {} has {idle}", printable(&source.name)))?;
-        }
-        mask |= wire::PLUGIN | required_mask(&built);
-    }
-    Ok(mask)
-}
-
-/// Refuses a plugin of a part of the machine that can deny something to the rest: a packet belongs
-/// to no task. `widen` says how it can be loaded on purpose.
-fn check_reach(built: &CompiledPlugin, widen: &str) -> Result<()> {
-    let mut specs = built.program.handlers.iter().map(|handler| (handler, &handler.spec));
-    if let Some((handler, _)) = specs.find(|(_, spec)| spec.can_deny() && spec.packet.is_some()) {
-        bail!(
-            "`on {}` can drop packets of the whole machine, because a packet belongs to no task: \
-            {widen}",
-            handler.hook
-        );
-    }
-    Ok(())
-}
-
-/// Parts of a plugin that never run.
-fn never_run(built: &CompiledPlugin, host: PluginHost) -> Vec<String> {
-    let programs = &built.object.programs;
-    let is_of_guard = |section: &str| ["guard", "verdict"].contains(&section);
-    let mut idle = Vec::new();
-    if !host.has_guard && programs.iter().any(|program| is_of_guard(program.section)) {
-        idle.push(
-            "handlers for the guard; these handlers never run, because this session has no guard \
-            (--guard)"
-                .into(),
-        );
-    }
-    if !host.takes_calls && programs.iter().all(|program| program.hook == CALL) {
-        idle.push("only `on call`, which never runs here: `tollgate plugin call` runs it".into());
-    }
-    idle
 }
 
 /// Compiles a plugin. Its warnings were printed by the client that requested the load.
@@ -323,8 +228,8 @@ impl Plugins {
         check_reach(built, "`tollgate plugin load --machine-wide` loads the plugin all the same")
     }
 
-    /// If a hook has no room for a plugin, names the hook and the plugins there, and says what to do
-    /// about it.
+    /// If a hook has no room for a plugin, names the hook and the plugins there. `remedy` says what
+    /// helps if some of them are this session's.
     fn with_hook_users(
         &self,
         built: &CompiledPlugin,
@@ -343,11 +248,12 @@ impl Plugins {
                 program.section == full.section && (!separate || program.selected == full.selected)
             })
         };
-        let own = self.all.iter().filter(is_there).map(|live| live.name.clone());
+        let own: Vec<_> = self.all.iter().filter(is_there).map(|live| live.name.clone()).collect();
+        let remedy = if own.is_empty() { UNLOAD_ONE } else { remedy };
         let others: BTreeSet<_> =
             at.owners.iter().filter(|pid| **pid != std::process::id()).collect();
         let others = others.into_iter().map(|pid| format!("those of process {pid}"));
-        let users: Vec<_> = own.chain(others).collect();
+        let users: Vec<_> = own.into_iter().chain(others).collect();
         anyhow::anyhow!(
             "`{}` already has {} {what} plugin handlers ({}): {remedy}",
             heading(&full.hook, &full.selected),
@@ -571,25 +477,5 @@ impl RunningPlugin {
             maps,
             faults: self.plugin.faults()?.into(),
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn handlers_that_never_run_are_named() {
-        let idle = |text: &str, has_guard, takes_calls| {
-            let source = SourceFile::new("it.ec".into(), text.into());
-            let built = build(&source, OffsetSource::ToCheck).0.expect("a plugin");
-            never_run(&built, PluginHost { has_guard, takes_calls }).join("; ")
-        };
-        let call = "only `on call`, which never runs here";
-        assert!(idle("on call {}", true, false).starts_with(call));
-        assert_eq!(idle("on call {}", true, true), "");
-        assert_eq!(idle("on call {} on fork {}", true, false), "");
-        assert!(idle("on guard {}", false, false).starts_with("handlers for the guard"));
-        assert_eq!(idle("on guard {}", true, false), "");
     }
 }

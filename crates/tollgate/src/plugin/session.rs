@@ -7,11 +7,12 @@ use control::Response;
 use kernel::plugin::ALL_SESSIONS;
 use kernel::session::SessionOptions;
 
-use super::extension::{Placement, PluginHost, Plugins, mask};
+use super::extension::{Placement, Plugins};
 use super::log_followers::LogFollowers;
 use super::replies::{publish_output, reply};
 use super::report::PluginReport;
 use super::requests::REQUEST_KEY;
+use super::suitability::{PluginHost, mask};
 use crate::extension::{Extension, ExtensionSetup, Joining, Losses, Request, SessionContext};
 use crate::format::number_of;
 use crate::output::print_message;
