@@ -3,6 +3,14 @@
 
 type Hints = &'static [(&'static [&'static str], &'static str)];
 
+/// The form of a map.
+pub const MAP_FORM: &str = "declare a map like this: `map<KEY, VALUE> name[ENTRIES];`";
+/// The hint at any iteration.
+pub const NO_ITERATION: &str = "count an index for the elements of an array; nothing iterates over \
+    a map, but `tollgate plugin show` prints its entries";
+const WITH_A_TYPE: &str = "begin a declaration with a type: `u64 x = 3;`";
+const STACKS: &str = "a plugin cannot read stacks: `tollgate lens` shows where calls sleep";
+
 /// Names of probes.
 const HOOKS: Hints = &[
     (
@@ -33,14 +41,9 @@ const HOOKS: Hints = &[
     (&["tc", "classifier"], "use `ingress` or `egress`"),
 ];
 
-const WITH_A_LICENSE: &str = "remove it: a plugin has no sections and no license";
-const OF_A_MAP: &str = "declare a map like this: `map<KEY, VALUE> name[ENTRIES];`";
-const OF_A_FUNCTION: &str = "begin a function with the type of its result: `int f(int n) { … }`";
-const ATTRIBUTE: &str = "remove it: there are no attributes, and structs have the layout of C";
-
 /// Words and macros outside of functions.
 const DECLARATIONS: Hints = &[
-    (&["SEC", "license"], WITH_A_LICENSE),
+    (&["SEC", "license"], "remove it: a plugin has no sections and no license"),
     (
         &[
             "BPF_HASH",
@@ -51,19 +54,20 @@ const DECLARATIONS: Hints = &[
             "BPF_PERCPU_HASH",
             "BPF_LRU_HASH",
         ],
-        OF_A_MAP,
+        MAP_FORM,
     ),
     (&["BPF_PERF_OUTPUT", "BPF_RINGBUF_OUTPUT"], "remove it: `emit` and `print` need no buffer"),
-    (&["__attribute__", "__attribute", "__packed", "__aligned"], ATTRIBUTE),
-    (&["fn", "func", "function", "def", "fun", "__always_inline"], OF_A_FUNCTION),
+    (
+        &["__attribute__", "__attribute", "__packed", "__aligned"],
+        "remove it: there are no attributes, and structs have the layout of C",
+    ),
+    (
+        &["fn", "func", "function", "def", "fun", "__always_inline"],
+        "begin a function with the type of its result: `int f(int n) { … }`",
+    ),
     (&["let", "var", "auto"], WITH_A_TYPE),
     (&["import", "use", "include"], "remove it: a program is one file"),
 ];
-
-const WITH_A_TYPE: &str = "begin a declaration with a type: `u64 x = 3;`";
-/// What stands in place of an iteration.
-pub const NO_ITERATION: &str = "count an index for the elements of an array; nothing iterates over \
-    a map, but `tollgate plugin show` prints its entries";
 
 /// Words that begin statements.
 const STATEMENTS: Hints = &[
@@ -87,8 +91,6 @@ const VARIABLES: Hints = &[
     (&["kstack", "ustack"], STACKS),
     (&["cgroup"], "`tollgate daemon --cgroup` selects the processes"),
 ];
-
-const STACKS: &str = "a plugin cannot read stacks: `tollgate lens` shows where calls sleep";
 
 /// Names of functions.
 const FUNCTIONS: Hints = &[

@@ -162,7 +162,7 @@ impl Parser<'_> {
             return problem.help(format!("write `{own}`"));
         }
         if *self.ahead(1) == TokenKind::Punctuator("<") {
-            return problem.help("declare a map like this: `map<KEY, VALUE> name[ENTRIES];`");
+            return problem.help(foreign::MAP_FORM);
         }
         problem.with_suggestion(name, Keyword::ALL.iter().map(|(text, _)| *text))
     }
