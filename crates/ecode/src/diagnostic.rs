@@ -89,6 +89,14 @@ impl Diagnostic {
         Self { help: Some(sanitize(help.into())), ..self }
     }
 
+    /// Adds a help text if there is one.
+    pub fn help_if(self, help: Option<impl Into<String>>) -> Self {
+        match help {
+            Some(help) => self.help(help),
+            None => self,
+        }
+    }
+
     /// Adds a suggestion if a known name is similar.
     pub fn with_suggestion<'a>(self, name: &str, known: impl IntoIterator<Item = &'a str>) -> Self {
         match closest_name(name, known) {
@@ -96,6 +104,11 @@ impl Diagnostic {
             None => self,
         }
     }
+}
+
+/// "1 member", "2 members"
+pub fn number_of(count: u64, one: &str) -> String {
+    format!("{count} {one}{}", if count == 1 { "" } else { "s" })
 }
 
 /// The most similar name, if one is similar enough: a third of the letters may be wrong. So a name

@@ -19,7 +19,7 @@ const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/diagnostics.txt")
 /// The maximum number of characters of the marked text that are shown.
 const MAX_SHOWN: usize = 40;
 
-/// Expands repetitions: «3 a#» is a0a1a2.
+/// Expands repetitions: «3 a#» is a0a1a2, and ␀ is a NUL.
 fn written_out(line: &str) -> String {
     let mut parts = line.split('«');
     let mut text = parts.next().unwrap_or_default().to_owned();
@@ -30,7 +30,7 @@ fn written_out(line: &str) -> String {
         text.extend((0..times).map(|number| repeated.replace('#', &number.to_string())));
         text += rest;
     }
-    text
+    text.replace('␀', "\0")
 }
 
 fn problems(text: &str) -> Vec<Diagnostic> {
@@ -47,7 +47,8 @@ fn render(text: &str) -> String {
     let marked = |span: &Span| {
         let all = &text[span.clone()];
         let shown: String = all.chars().take(MAX_SHOWN).collect();
-        if shown == all { format!("`{all}`") } else { format!("`{shown}…`") }
+        let more = if shown == all { "" } else { "…" };
+        format!("`{}{more}`", shown.replace('\0', "␀"))
     };
     let one = |problem: &Diagnostic| {
         let Diagnostic { severity, span, message, label, other, help } = problem;

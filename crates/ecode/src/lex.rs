@@ -1,5 +1,7 @@
 //! Splits the source text into tokens.
 
+use std::collections::HashSet;
+
 use crate::diagnostic::{Diagnostic, Span};
 use crate::token::{FLOATING, Keyword, PUNCTUATORS, Token, TokenKind, UNSUPPORTED_C_KEYWORDS};
 
@@ -14,15 +16,8 @@ const MAX_IDENT_LEN: usize = 255;
 /// Returns the tokens of a text, with an end token after the last one. Invalid text is reported and
 /// left out.
 pub fn lex(text: &str, problems: &mut Vec<Diagnostic>) -> Vec<Token> {
-    let at = if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
-    let mut lexer = Lexer {
-        text,
-        bytes: text.as_bytes(),
-        at,
-        is_open: false,
-        reported_floating: false,
-        problems,
-    };
+    let mut lexer = Lexer::new(text, problems);
+    lexer.at = if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
     let mut tokens = Vec::new();
     while let Some(token) = lexer.next() {
         if tokens.len() == MAX_TOKENS {
@@ -43,6 +38,22 @@ pub fn lex(text: &str, problems: &mut Vec<Diagnostic>) -> Vec<Token> {
     tokens
 }
 
+/// The span of some bytes of a string within the source of this string, which may have
+/// parentheses around it.
+pub fn span_in_string(source: &str, wanted: &Span) -> Option<Span> {
+    let mut problems = Vec::new();
+    let mut lexer = Lexer::new(source, &mut problems);
+    lexer.at = source.find('"')?;
+    let (mut number, mut found) = (0, None::<Span>);
+    lexer.adjacent(|_, span| {
+        if wanted.contains(&number) {
+            found = Some(found.as_ref().map_or(span.start, |found| found.start)..span.end);
+        }
+        number += 1;
+    })?;
+    found
+}
+
 struct Lexer<'a> {
     text: &'a str,
     bytes: &'a [u8],
@@ -50,11 +61,53 @@ struct Lexer<'a> {
     /// A comment, string or character is not closed, so it is not known where it ends.
     is_open: bool,
     reported_floating: bool,
+    /// The names with letters that names cannot have, each of which is reported once.
+    reported: HashSet<&'a str>,
     problems: &'a mut Vec<Diagnostic>,
+}
+
+/// Characters that look like one of the language, with their names and that one.
+const LOOKALIKES: &[(char, &str, &str)] = &[
+    ('\u{a0}', "a no-break space", SPACE),
+    ('\u{2007}', "a figure space", SPACE),
+    ('\u{2009}', "a thin space", SPACE),
+    ('\u{200b}', "a zero-width space", SPACE),
+    ('\u{202f}', "a narrow no-break space", SPACE),
+    ('\u{3000}', "an ideographic space", SPACE),
+    ('\u{feff}', "a byte-order mark", SPACE),
+    ('\u{2013}', "an en dash", "`-`"),
+    ('\u{2014}', "an em dash", "`-`"),
+    ('\u{2212}', "a minus sign of typography", "`-`"),
+    ('\u{d7}', "a multiplication sign", "`*`"),
+    ('\u{37e}', "a Greek question mark", "`;`"),
+];
+const SPACE: &str = "an ordinary space";
+
+/// The straight quote for a typographic one, and what it encloses.
+fn typographic_quote(character: char) -> Option<(char, &'static str)> {
+    match character {
+        '\u{201c}'..='\u{201f}' | '\u{ab}' | '\u{bb}' => Some(('"', "string")),
+        '\u{2018}'..='\u{201b}' | '\u{b4}' => Some(('\'', "character")),
+        _ => None,
+    }
 }
 
 fn is_of_names(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
+}
+
+impl<'a> Lexer<'a> {
+    fn new(text: &'a str, problems: &'a mut Vec<Diagnostic>) -> Self {
+        Self {
+            text,
+            bytes: text.as_bytes(),
+            at: 0,
+            is_open: false,
+            reported_floating: false,
+            reported: HashSet::new(),
+            problems,
+        }
+    }
 }
 
 impl Lexer<'_> {
@@ -71,7 +124,7 @@ impl Lexer<'_> {
                 b'0'..=b'9' => Some(self.number()),
                 b'"' => self.text(),
                 b'\'' => self.character(),
-                _ if is_of_names(first) => Some(self.name()),
+                _ if is_of_names(first) || self.foreign_letters() > 0 => Some(self.name()),
                 _ => self.punctuator(),
             };
             if let Some(kind) = kind {
@@ -121,9 +174,29 @@ impl Lexer<'_> {
         from..self.at
     }
 
+    /// The length of the letters here that names cannot have.
+    fn foreign_letters(&self) -> usize {
+        let is_accent = |letter: char| ('\u{300}'..='\u{36f}').contains(&letter);
+        let is_foreign =
+            |letter: &char| !letter.is_ascii() && (letter.is_alphanumeric() || is_accent(*letter));
+        self.text[self.at..].chars().take_while(is_foreign).map(char::len_utf8).sum()
+    }
+
     fn name(&mut self) -> TokenKind {
-        let span = self.take_name();
+        let mut span = self.take_name();
+        let own = span.clone();
+        while self.foreign_letters() > 0 {
+            self.at += self.foreign_letters();
+            span.end = self.take_name().end;
+        }
         let name = &self.text[span.clone()];
+        if span != own {
+            if self.reported.insert(name) {
+                let problem = Diagnostic::error(span, format!("`{name}` cannot be a name"));
+                self.problem(problem.help("names consist of A to Z, a to z, 0 to 9 and _"));
+            }
+            return TokenKind::Name(name.into());
+        }
         if let Some((_, keyword)) = Keyword::ALL.iter().find(|(text, _)| *text == name) {
             return TokenKind::Keyword(*keyword);
         }
@@ -227,16 +300,16 @@ impl Lexer<'_> {
         }
     }
 
-    /// Reads the text between two quotes on one line, and stops after the second quote.
-    fn quoted(&mut self, quote: u8, what: &str) -> Option<Vec<u8>> {
+    /// Reads the text between two quotes on one line, gives each byte and its span in the source to
+    /// `each`, and stops after the second quote. `None` if it is missing.
+    fn quoted(&mut self, quote: u8, what: &str, each: &mut impl FnMut(u8, Span)) -> Option<()> {
         let from = self.at;
         self.at += 1;
-        let mut bytes = Vec::new();
         loop {
             match self.rest().first() {
                 Some(byte) if *byte == quote => {
                     self.at += 1;
-                    return Some(bytes);
+                    return Some(());
                 }
                 None | Some(b'\n') => {
                     let problem =
@@ -250,7 +323,7 @@ impl Lexer<'_> {
                     let escape = self.at;
                     self.at += 1;
                     match self.escaped() {
-                        Some(byte) => bytes.push(byte),
+                        Some(byte) => each(byte, escape..self.at),
                         // The next iteration reports the text as unclosed.
                         None if matches!(self.rest().first(), None | Some(b'\n')) => {}
                         None => {
@@ -267,7 +340,7 @@ impl Lexer<'_> {
                     }
                 }
                 Some(byte) => {
-                    bytes.push(*byte);
+                    each(*byte, self.at..self.at + 1);
                     self.at += 1;
                 }
             }
@@ -302,19 +375,22 @@ impl Lexer<'_> {
         Some(byte)
     }
 
-    fn text(&mut self) -> Option<TokenKind> {
-        let from = self.at;
-        let mut bytes = self.quoted(b'"', "string")?;
-        // As in C, adjacent strings are concatenated.
+    /// Reads a string. As in C, adjacent strings are concatenated.
+    fn adjacent(&mut self, mut each: impl FnMut(u8, Span)) -> Option<()> {
         loop {
+            self.quoted(b'"', "string", &mut each)?;
             let after = self.at;
             self.skip_space();
             if self.rest().first() != Some(&b'"') {
                 self.at = after;
-                break;
+                return Some(());
             }
-            bytes.extend(self.quoted(b'"', "string")?);
         }
+    }
+
+    fn text(&mut self) -> Option<TokenKind> {
+        let (from, mut bytes) = (self.at, Vec::new());
+        self.adjacent(|byte, _| bytes.push(byte))?;
         if let Some(nul) = bytes.iter().position(|byte| *byte == 0) {
             let problem = Diagnostic::error(from..self.at, "a string ends at its first NUL");
             self.problem(problem.help("use an array: `char text[] = { 'a', 0, 'b' };`"));
@@ -325,7 +401,8 @@ impl Lexer<'_> {
 
     fn character(&mut self) -> Option<TokenKind> {
         let (from, problems) = (self.at, self.problems.len());
-        let bytes = self.quoted(b'\'', "character")?;
+        let mut bytes = Vec::new();
+        self.quoted(b'\'', "character", &mut |byte, _| bytes.push(byte))?;
         if bytes.len() != 1 && self.problems.len() == problems {
             let problem = Diagnostic::error(
                 from..self.at,
@@ -337,6 +414,22 @@ impl Lexer<'_> {
         Some(TokenKind::Character(bytes.first().copied().unwrap_or_default()))
     }
 
+    /// Reports typographic quotes, and skips the text between two of them on one line.
+    fn typographic(&mut self, quote: char, what: &str) -> Option<TokenKind> {
+        let line = self.text[self.at..].lines().next().unwrap_or_default();
+        let is_quote = |other: char| {
+            other == quote || typographic_quote(other).is_some_and(|(other, _)| other == quote)
+        };
+        let mut quotes = line.char_indices().filter(|(_, other)| is_quote(*other));
+        let (first, last) = (quotes.next()?, quotes.next());
+        let (end, character) = last.unwrap_or(first);
+        let span = self.at..self.at + end + character.len_utf8();
+        self.at = span.end;
+        let problem = Diagnostic::error(span, format!("this {what} has typographic quotes"));
+        self.problem(problem.help(format!("write straight quotes: {quote}…{quote}")));
+        Some(if quote == '"' { TokenKind::Text(Vec::new()) } else { TokenKind::Character(b' ') })
+    }
+
     fn punctuator(&mut self) -> Option<TokenKind> {
         let rest = self.rest();
         if let Some(mark) = PUNCTUATORS.iter().find(|mark| rest.starts_with(mark.as_bytes())) {
@@ -344,8 +437,18 @@ impl Lexer<'_> {
             return Some(TokenKind::Punctuator(mark));
         }
         let wrong = self.text[self.at..].chars().next()?;
-        let span = self.at..self.at + wrong.len_utf8();
-        self.at = span.end;
+        if wrong == '\0' {
+            let problem = Diagnostic::error(self.at..self.at + 1, "this is not text: it is a NUL");
+            self.open(problem.help("a program is text in UTF-8"));
+            return None;
+        }
+        if let Some((quote, what)) = typographic_quote(wrong) {
+            return self.typographic(quote, what);
+        }
+        let from = self.at;
+        let span = from..from + wrong.len_utf8();
+        let others = self.text[from..].chars().take_while(|other| *other == wrong);
+        self.at += others.map(char::len_utf8).sum::<usize>();
         let problem = match wrong {
             '#' => {
                 let line =
@@ -362,7 +465,11 @@ impl Lexer<'_> {
             ),
             '$' => Diagnostic::error(span, "unexpected character '$'")
                 .help("declare a variable, `u64 x = 1;`, and use it by its name"),
-            _ => Diagnostic::error(span, format!("unexpected character {wrong:?}")),
+            _ => match LOOKALIKES.iter().find(|(character, ..)| *character == wrong) {
+                Some((_, name, plain)) => Diagnostic::error(span, format!("this is {name}"))
+                    .help(format!("write {plain}")),
+                None => Diagnostic::error(span, format!("unexpected character {wrong:?}")),
+            },
         };
         self.problem(problem);
         None

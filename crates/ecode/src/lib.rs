@@ -20,6 +20,7 @@ mod diagnostic_goldens;
 mod disasm;
 mod emit;
 mod faults;
+mod foreign;
 mod hooks;
 pub mod interpreter;
 mod ir;
@@ -51,6 +52,20 @@ pub use ir::Loops;
 pub use typed::{Global, Program};
 pub use types::{Integer, Type};
 
+/// Parses a number as it is written in a program, without a sign. Returns what is wrong with it.
+pub fn parse_number(text: &str) -> Result<u64, String> {
+    let mut problems = Vec::new();
+    let tokens = lex::lex(text, &mut problems);
+    let number = tokens.first().filter(|token| token.span == (0..text.len()));
+    match (number.map(|token| &token.kind), problems.into_iter().next()) {
+        (Some(token::TokenKind::Number { value, .. }), None) => Ok(*value),
+        (Some(token::TokenKind::Number { .. }), Some(Diagnostic { message, help, .. })) => {
+            Err(help.map_or(message.clone(), |help| format!("{message}: {help}")))
+        }
+        _ => Err("expected a number".into()),
+    }
+}
+
 /// Parses and checks a program. Returns the program if it has no errors, and the diagnostics in the
 /// order of the text.
 pub fn check(text: &str, hooks: &dyn HookProvider) -> (Option<Program>, Vec<Diagnostic>) {
@@ -60,7 +75,7 @@ pub fn check(text: &str, hooks: &dyn HookProvider) -> (Option<Program>, Vec<Diag
     drop(tokens);
     // Do not check a program with syntax errors: names from faulty declarations would be missing.
     let is_whole = problems.is_empty();
-    let program = is_whole.then(|| check::check(&items, hooks, &mut problems));
+    let program = is_whole.then(|| check::check(text, &items, hooks, &mut problems));
     problems.sort_by_key(|problem| problem.span.start);
     // The second diagnostic of a span is a consequence of the first.
     problems

@@ -108,6 +108,11 @@ impl Integer {
         self.extend(value) == value && (self.is_signed == is_signed || value as i64 >= 0)
     }
 
+    /// The number that a value of this type, extended to 64 bits, stands for.
+    pub fn exact(self, value: u64) -> i128 {
+        if self.is_signed { (value as i64).into() } else { value.into() }
+    }
+
     /// C's integer promotion (ISO C17, 6.3.1.1).
     pub fn promoted(self) -> Self {
         if self.bits < INT.bits { INT } else { self }

@@ -9,8 +9,9 @@ use anyhow::{Result, bail};
 use clap::Args;
 use clap::builder::{NonEmptyStringValueParser, OsStringValueParser, TypedValueParser as _};
 use identity::cgroup::Cgroups;
+use kernel::mounts::mounted;
 
-use crate::format::command_line;
+use crate::format::{command_line, printable};
 use crate::output::print_message;
 
 /// The kernel keeps 15 bytes of a command name (TASK_COMM_LEN).
@@ -154,11 +155,27 @@ pub fn parse_cgroup(path: &str) -> Result<String, String> {
     Ok(path.to_owned())
 }
 
-/// Warns about cgroups that do not exist: they may be created later, but may also be mistyped.
-pub fn warn_missing_cgroups(select: &Select) {
+/// Refuses paths of files that are not cgroups, and warns about cgroups that do not exist: they may
+/// be created later, but may also be mistyped.
+pub fn check_cgroups(select: &Select) -> Result<()> {
     for cgroup in select.cgroup.iter().filter(|cgroup| !cgroup_exists(cgroup)) {
         let name = command_line(std::slice::from_ref(cgroup));
+        let path = Path::new(cgroup);
+        if path.is_absolute() && path.exists() {
+            bail!("{name} is not a control group below /sys/fs/cgroup: {}", mounts_of_cgroups());
+        }
         let _ = print_message(&format!("tollgate: there is no control group {name} now"));
+    }
+    Ok(())
+}
+
+/// A sentence on where control groups are mounted.
+fn mounts_of_cgroups() -> String {
+    let mounts = mounted().into_iter().filter(|mount| mount.kind.starts_with("cgroup"));
+    let points: Vec<_> = mounts.map(|mount| printable(&mount.mount_point)).collect();
+    match points.is_empty() {
+        true => "no control groups are mounted".into(),
+        false => format!("control groups are mounted at {}", points.join(", ")),
     }
 }
 
@@ -235,6 +252,22 @@ mod tests {
         let note = format!("{tid} is a thread of process {process}, which is watched as a whole");
         assert_eq!(thread_note(tid, process), Some(note));
         assert_eq!(thread_note(process, process), None);
+    }
+
+    #[test]
+    fn files_that_are_no_cgroups_are_refused() {
+        let checked = |path: &str| {
+            let select = Select { cgroup: vec![path.into()], ..Select::default() };
+            check_cgroups(&select).map_err(|error| error.to_string())
+        };
+        for path in ["/proc", "/proc/self/stat"] {
+            let error = checked(path).expect_err(path);
+            assert!(error.starts_with(&format!("{path} is not a control group")), "{error}");
+            assert!(error.contains("mounted"), "{error}");
+        }
+        // It may be created later.
+        assert_eq!(checked("/no-such-group"), Ok(()));
+        assert_eq!(checked("/sys/fs/cgroup/no-such-group"), Ok(()));
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub fn watch(
         );
     }
     let named = process_selection::by_pid(select)?;
-    process_selection::warn_missing_cgroups(select);
+    process_selection::check_cgroups(select)?;
     let mut runner = SessionRunner::start_watch(select, extensions)?;
     kernel::signals::on_interrupt(&INTERRUPTED)?;
     if select.all {

@@ -73,6 +73,17 @@ fn cgroups_that_are_created_later_are_followed() {
 }
 
 #[test]
+fn folder_that_is_no_cgroup_is_refused() {
+    for command in ["daemon", "lens"] {
+        Job::from_command_line(&format!("{command} --cgroup /proc"))
+            .finish()
+            .exits_with(125)
+            .says("/proc is not a control group below /sys/fs/cgroup: control groups are mounted")
+            .says("/sys/fs/cgroup");
+    }
+}
+
+#[test]
 fn daemon_in_its_own_cgroup_is_not_gated() {
     let at_work = PluginDaemon::start_idle();
     let own = at_work.daemon.pid();

@@ -205,7 +205,16 @@ fn chain_runs_in_order() {
     let many = [texts[0]; 9];
     ran(&many, "", "calls 1")
         .exits_with(125)
-        .says("`on enter(getppid)` already has 8 linked plugin handlers (plugin-0, plugin-1, ");
+        .says("`on enter(getppid)` already has 8 linked plugin handlers (plugin-0, plugin-1, ")
+        .says("): load fewer of them (--plugin)");
+}
+
+#[test]
+fn plugin_that_never_runs_is_named() {
+    let note = "plugin-0.ec has only `on call`, which never runs here";
+    ran(&["on call {}"], "", "calls 1").success().says(note);
+    let both = ran(&["on call {} on fork {}"], "", "calls 1").success();
+    assert!(!both.err.contains("never runs"), "{}", both.err);
 }
 
 /// The map is read after the variable, and a large map between them.

@@ -7,6 +7,7 @@ use super::{Checked, Checker};
 use crate::ast::{self, Expression as Written, ExpressionKind as WrittenKind};
 use crate::builtin::Builtin;
 use crate::diagnostic::{Diagnostic, ErrorReported, Span};
+use crate::foreign;
 use crate::records::MAX_STRUCT_BYTES;
 use crate::typed::{Argument, Expression, ExpressionKind};
 use crate::types::{INT, LONG, Type, U8, U16, U32, U64};
@@ -87,31 +88,27 @@ const BUILTINS: &[Signature] = {
     ]
 };
 
-/// The E-code names of functions of C's library and of BPF helpers.
-const ELSEWHERE: &[(&str, &str)] = &[
-    ("bpf_get_current_comm", "comm"),
-    ("bpf_get_current_pid_tgid", "pid()` and `tid()"),
-    ("bpf_get_current_uid_gid", "uid()` and `gid()"),
-    ("bpf_get_prandom_u32", "random()"),
-    ("bpf_get_smp_processor_id", "cpu()"),
-    ("bpf_ktime_get_ns", "now()"),
-    ("bpf_printk", "print"),
-    ("bpf_probe_read_user", "read_user"),
-    ("bpf_probe_read_user_str", "read_user_text"),
-    ("bpf_trace_printk", "print"),
-    ("clock_gettime", "now()"),
-    ("exit", "return"),
-    ("getgid", "gid()"),
-    ("getpid", "pid()"),
-    ("gettid", "tid()"),
-    ("getuid", "uid()"),
-    ("nsecs", "now()"),
-    ("printf", "print"),
-    ("probe_read_user", "read_user"),
-    ("str", "read_user_text"),
-    ("strftime", "now()"),
-    ("time", "now()"),
-];
+/// How `comm` is used.
+const COMM_FORM: &str =
+    "it fills an array: `char name[16]; comm(name);`, and then `name` is the text";
+
+/// How an array gets the text that this expression seems to be, if it names a function that fills
+/// an array.
+pub fn filling_form(written: &Written) -> Option<&'static str> {
+    let (WrittenKind::Name(name) | WrittenKind::Call(ast::Ident { text: name, .. }, _)) =
+        &written.kind
+    else {
+        return None;
+    };
+    match name.as_str() {
+        "comm" => Some(COMM_FORM),
+        "read_user_text" | "str" => Some(
+            "it fills an array: `char text[64]; read_user_text(text, ADDRESS);`, and then `text` \
+            is the text",
+        ),
+        _ => None,
+    }
+}
 
 pub fn name_of(builtin: Builtin) -> &'static str {
     let signature = BUILTINS.iter().find(|signature| signature.builtin == builtin);
@@ -132,14 +129,11 @@ impl Checker<'_> {
         let Some(signature) = BUILTINS.iter().find(|signature| signature.name == name.text) else {
             let mut known = self.scopes.names(|named| matches!(named, Symbol::Function(_)));
             known.extend(BUILTINS.iter().map(|signature| signature.name.into()));
-            let elsewhere = ELSEWHERE.iter().find(|(known, _)| *known == name.text);
-            if let Some((_, own)) = elsewhere
+            if let Some(own) = foreign::function(&name.text)
                 .filter(|_| self.later_declaration("function", &name.text, &name.span).is_none())
             {
                 let message = format!("there is no function `{}`", name.text);
-                return self.error(
-                    Diagnostic::error(name.span.clone(), message).help(format!("use `{own}`")),
-                );
+                return self.error(Diagnostic::error(name.span.clone(), message).help(own));
             }
             return self.unknown("function", name, &known);
         };
@@ -149,9 +143,11 @@ impl Checker<'_> {
             let message = self.wrong_count(&name.text, least, arguments.len());
             let problem = Diagnostic::error(span.clone(), message);
             return self.error(match signature.builtin {
-                Builtin::Comm if arguments.is_empty() => problem.help(
-                    "it fills an array: `char name[16]; comm(name);`, and then `name` is the text",
-                ),
+                Builtin::Comm if arguments.is_empty() => problem.help(COMM_FORM),
+                Builtin::Has | Builtin::Erase if arguments.len() > least => {
+                    problem.help("make a key of several parts a struct")
+                }
+                Builtin::Erase => problem.help("write `erase(MAP, KEY)`"),
                 _ => problem,
             });
         }
@@ -196,6 +192,18 @@ impl Checker<'_> {
         }
         let kind = ExpressionKind::Builtin(signature.builtin, made);
         Ok(Expression { kind, ty: signature.result.clone(), span: span.clone() })
+    }
+
+    /// How the function of this name is called.
+    pub(super) fn call_form(&self, name: &str) -> String {
+        let takes_arguments = match self.scopes.find(name) {
+            Some(Symbol::Function(number)) => self.program.functions[*number].parameters > 0,
+            _ => match BUILTINS.iter().find(|signature| signature.name == name) {
+                Some(Signature { builtin: Builtin::Comm, .. }) => return COMM_FORM.into(),
+                signature => signature.is_some_and(|signature| !signature.arguments.is_empty()),
+            },
+        };
+        format!("call it: {name}({})", if takes_arguments { "…" } else { "" })
     }
 
     fn argument(
@@ -316,79 +324,6 @@ impl Checker<'_> {
                     )),
                 }
             }
-        }
-    }
-
-    /// Checks a format of `print`: %d, %u, %x, %c and %s, and %% for a percent sign. Returns the
-    /// format with %u for each %d of an unsigned number, which has no negative values.
-    fn format(
-        &mut self,
-        format: &[u8],
-        written: &[Written],
-        arguments: &[Argument],
-    ) -> Checked<Vec<u8>> {
-        let mut by_type = Vec::with_capacity(format.len());
-        let mut rest = arguments.iter().zip(written).skip(1);
-        let mut bytes = format.iter();
-        while let Some(byte) = bytes.next() {
-            by_type.push(*byte);
-            if *byte != b'%' {
-                continue;
-            }
-            let directive = bytes.next().copied();
-            by_type.extend(directive);
-            let wants_text = match directive {
-                Some(b'%') => continue,
-                Some(b'd' | b'u' | b'x' | b'c') => false,
-                Some(b's') => true,
-                other => {
-                    let shown = other.map_or(String::new(), |other| (other as char).to_string());
-                    let problem = Diagnostic::error(
-                        written[0].span.clone(),
-                        format!("`print` does not support %{shown}"),
-                    );
-                    return self.error(problem.help(
-                        "supported are %d, %u and %x (each for 64 bits), %c, %s, and %% for a %; a \
-                            width cannot be given",
-                    ));
-                }
-            };
-            let Some((argument, written)) = rest.next() else {
-                let problem = Diagnostic::error(
-                    written[0].span.clone(),
-                    "the format needs more values than are given",
-                );
-                return self.error(problem);
-            };
-            let is_text = match argument {
-                Argument::Value(value) => value.ty == Type::String,
-                _ => true,
-            };
-            let is_unsigned = matches!(argument, Argument::Value(value) if value
-                .ty
-                .integer()
-                .is_some_and(|of| !of.is_signed));
-            if directive == Some(b'd') && is_unsigned {
-                by_type.pop();
-                by_type.push(b'u');
-            }
-            if is_text != wants_text {
-                let (is, wants) = if is_text { ("text", "number") } else { ("number", "text") };
-                let message = format!("the format needs a {wants}, but this is a {is}");
-                let mut problem = Diagnostic::error(written.span.clone(), message);
-                if wants_text {
-                    problem = problem
-                        .help("use `read_user_text` to read the text that an argument points to");
-                }
-                return self.error(problem);
-            }
-        }
-        match rest.next() {
-            Some((_, excess)) => {
-                let span = excess.span.clone();
-                self.error(Diagnostic::error(span, "the format does not use this value"))
-            }
-            None => Ok(by_type),
         }
     }
 }

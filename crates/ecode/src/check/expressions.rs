@@ -3,11 +3,13 @@
 
 use super::builtins::is_builtin;
 use super::items::MAX_LOCAL_BYTES;
+use super::lint::NO_EFFECT_HELP;
 use super::scopes::Symbol;
 use super::{BELOW, Checked, Checker};
 use crate::arithmetic;
 use crate::ast::{self, ExpressionKind as Written, Unary};
-use crate::diagnostic::{Diagnostic, ErrorReported, Span, closest_name};
+use crate::diagnostic::{Diagnostic, ErrorReported, Span, closest_name, number_of};
+use crate::foreign;
 use crate::token::type_of_c_header;
 use crate::typed::{Expression, ExpressionKind, Lvalue, LvalueKind, Operator};
 use crate::types::{CHAR, INT, Integer, LONG, Type, U32, U64};
@@ -50,20 +52,23 @@ fn literal_type(value: u64, is_unsigned: bool, is_long: bool, is_decimal: bool) 
     fitting.iter().find(fits).copied().unwrap_or(U64)
 }
 
-/// Names in other tracers, and what E-code has in their place.
-const FOREIGN_NAMES: &[(&str, &str)] = &[
-    ("nsecs", "use `now()`"),
-    ("elapsed", "use `now()`, and subtract the time of the beginning"),
-    ("rand", "use `random()`"),
-    ("args", "the fields of a hook are variables: write the name of the field alone"),
-    ("ctx", "the fields of a hook are variables: write the name of the field alone"),
-    ("retval", "the result of a call is the field `result` of `exit`"),
-    ("curtask", "`pid()`, `tid()` and `comm` describe the running thread"),
-    ("username", "use `uid()`"),
-    ("kstack", "a plugin cannot read stacks: `tollgate lens` shows where calls sleep"),
-    ("ustack", "a plugin cannot read stacks: `tollgate lens` shows where calls sleep"),
-    ("cgroup", "`tollgate daemon --cgroup` selects the processes"),
-];
+/// Whether this is the name of a call's argument by its number.
+fn is_argument(name: &str) -> bool {
+    name.strip_prefix("arg").is_some_and(|rest| rest.parse::<u8>().is_ok())
+}
+
+/// The last of the arguments that a hook offers by their numbers.
+fn last_argument<'a>(offered: &[&'a str]) -> Option<&'a str> {
+    offered.iter().copied().rfind(|name| is_argument(name))
+}
+
+/// How to write the number that a string stands for.
+fn number_for_text(value: &Expression) -> Option<String> {
+    let ExpressionKind::Text(bytes) = &value.kind else { return None };
+    let text = std::str::from_utf8(bytes).ok()?;
+    let address: std::net::Ipv4Addr = text.parse().ok()?;
+    Some(format!("write the address as a number: {:#010x}", u32::from(address)))
+}
 
 impl Checker<'_> {
     pub(super) fn expression(&mut self, written: &ast::Expression) -> Checked<Expression> {
@@ -152,10 +157,34 @@ impl Checker<'_> {
                 Ok(expression(ExpressionKind::Constant(of.size()), U64, span))
             }
             Written::Comma(left, right) => {
-                let (left, right) = (self.expression(left)?, self.expression(right)?);
-                let of = right.ty.clone();
-                Ok(expression(ExpressionKind::Comma(Box::new(left), Box::new(right)), of, span))
+                let left = self.expression(left)?;
+                self.comma(left, right, span, NO_EFFECT_HELP)
             }
+        }
+    }
+
+    fn comma(
+        &mut self,
+        left: Expression,
+        right: &ast::Expression,
+        span: &Span,
+        help: &str,
+    ) -> Checked<Expression> {
+        self.lint_no_effect(&left, help);
+        let right = self.expression(right)?;
+        let of = right.ty.clone();
+        Ok(expression(ExpressionKind::Comma(Box::new(left), Box::new(right)), of, span))
+    }
+
+    /// An index or a key. Other languages have keys of several parts, `m[a, b]`, which are a comma
+    /// operator here.
+    fn subscript(&mut self, written: &ast::Expression, help: &str) -> Checked<Expression> {
+        match &written.kind {
+            Written::Comma(left, right) => {
+                let left = self.subscript(left, help)?;
+                self.comma(left, right, &written.span, help)
+            }
+            _ => self.expression(written),
         }
     }
 
@@ -257,14 +286,14 @@ impl Checker<'_> {
             problem.help(why)
         } else if RESULTS.contains(&name) && offered.contains(&"result") {
             problem.help("use `result`")
-        } else if let Some((_, own)) = FOREIGN_NAMES.iter().find(|(known, _)| *known == name) {
-            problem.help(*own)
+        } else if let Some(last) = last_argument(&offered).filter(|_| is_argument(name)) {
+            problem.help(format!("the arguments of a call are `arg0` to `{last}`"))
+        } else if let Some(own) = foreign::variable(name) {
+            problem.help(own)
         } else if let Some(near) = closest_name(name, known.iter().map(String::as_str)) {
             problem.help(format!("there is `{near}`"))
         } else if is_of_headers {
-            problem.help(format!(
-                "declare constants of C's headers yourself: `enum {{ {name} = … }};`"
-            ))
+            problem.help(foreign::header_constant(name))
         } else if !offered.is_empty() {
             problem.help(format!("the selected events have the fields {}", offered.join(", ")))
         } else {
@@ -279,7 +308,8 @@ impl Checker<'_> {
             return self.error(Diagnostic::error(span.clone(), message).help(why));
         }
         let problem = Diagnostic::error(span.clone(), format!("`{name}` is a function"));
-        self.error(problem.help(format!("call it: {name}(…)")))
+        let help = self.call_form(name);
+        self.error(problem.help(help))
     }
 
     /// An lvalue, which may be constant.
@@ -312,7 +342,11 @@ impl Checker<'_> {
                     );
                 }
                 let lvalue = self.lvalue(array)?;
-                let index = self.expression(index)?;
+                let index = self.subscript(
+                    index,
+                    "write `a[i][j]` for an array of arrays; only a map has keys of several \
+                    parts, as a struct",
+                )?;
                 self.number_of(&index.ty, &index.span)?;
                 let Type::Array(of, length) = &lvalue.of else {
                     let message =
@@ -322,8 +356,10 @@ impl Checker<'_> {
                 let (of, length) = ((**of).clone(), *length);
                 let is_outside = constant(&index).is_some_and(|at| at >= length);
                 if is_outside {
-                    let message =
-                        format!("the array has {length} elements, numbered 0 to {}", length - 1);
+                    let elements = number_of(length, "element");
+                    let last =
+                        if length > 1 { format!(" to {}", length - 1) } else { String::new() };
+                    let message = format!("the array has {elements}, numbered 0{last}");
                     return self.error(
                         Diagnostic::error(index.span, message).label("outside of the array"),
                     );
@@ -360,7 +396,11 @@ impl Checker<'_> {
     }
 
     pub(super) fn key(&mut self, map: usize, written: &ast::Expression) -> Checked<Expression> {
-        let key = self.expression(written)?;
+        let key = self.subscript(
+            written,
+            "make a key of several parts a struct: `struct key { u32 a; u32 b; };`, and then \
+            `map<struct key, u64> m[1024];`",
+        )?;
         let of = self.program.maps[map].key.clone();
         self.converted(key, &of, "the key of this map")
     }
@@ -402,6 +442,15 @@ impl Checker<'_> {
                 format!("this has type {of}; it is not a number"),
             )),
         }
+    }
+
+    /// The type of a value that must be a number.
+    fn number(&mut self, value: &Expression) -> Checked<Integer> {
+        if let Some(help) = number_for_text(value) {
+            let problem = Diagnostic::error(value.span.clone(), "this string is not a number");
+            return self.error(problem.help(help));
+        }
+        self.number_of(&value.ty, &value.span)
     }
 
     /// A condition: a value that C compares with 0.
@@ -458,8 +507,7 @@ impl Checker<'_> {
         if matches!(operator, Operator::Equal | Operator::NotEqual) {
             self.are_compared([&left.ty, &right.ty], span)?;
         }
-        let numbers =
-            [self.number_of(&left.ty, &left.span)?, self.number_of(&right.ty, &right.span)?];
+        let numbers = [self.number(&left)?, self.number(&right)?];
         let (common, right) = if matches!(operator, Operator::ShiftLeft | Operator::ShiftRight) {
             (numbers[0].promoted(), convert(right, &numbers[1].promoted().into()))
         } else {
@@ -617,21 +665,13 @@ impl Checker<'_> {
                 }
                 _ => {
                     let message = format!("{what} must have type {to}, not {}", value.ty);
-                    Diagnostic::error(value.span, message)
+                    let help = number_for_text(&value).filter(|_| to.is_number());
+                    Diagnostic::error(value.span, message).help_if(help)
                 }
             });
         }
-        if let (Some(constant), Some(number)) = (constant(&value), to.integer())
-            && *to != Type::Bool
-            && number.extend(constant) != constant
-            && (constant as i64 != -1 || number.is_signed)
-        {
-            let is_signed = value.ty.integer().is_some_and(|number| number.is_signed);
-            let shown =
-                if is_signed { (constant as i64).to_string() } else { constant.to_string() };
-            let problem =
-                Diagnostic::warning(value.span.clone(), format!("{shown} does not fit into {to}"));
-            self.warn(problem.help(format!("write ({to}) before it to keep only its lowest bits")));
+        if let (Some(constant), Some(from)) = (constant(&value), value.ty.integer()) {
+            self.lint_conversion(constant, from, to, &value.span);
         }
         Ok(convert(value, to))
     }

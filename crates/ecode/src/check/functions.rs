@@ -3,7 +3,8 @@
 use super::scopes::Symbol;
 use super::{Checked, Checker, FunctionContext};
 use crate::ast::{self, Expression as Written};
-use crate::diagnostic::{Diagnostic, ErrorReported, Span, closest_name};
+use crate::diagnostic::{Diagnostic, ErrorReported, Span, closest_name, number_of};
+use crate::foreign;
 use crate::hooks::{CALL, HookSpec};
 use crate::typed::{Argument, Expression, ExpressionKind, Function, Handler};
 use crate::types::{LONG, Type};
@@ -21,36 +22,6 @@ const MAX_HANDLERS: usize = 64;
 const NOWHERE: Span = 0..0;
 /// The maximum number of parameters of `on call`, which are passed in memory.
 const MAX_CALL_PARAMETERS: usize = 12;
-
-/// Names of probes in other tracers, and what E-code has in their place.
-const FOREIGN_HOOKS: &[(&[&str], &str)] = &[
-    (
-        &[
-            "kprobe",
-            "kretprobe",
-            "kfunc",
-            "kretfunc",
-            "fentry",
-            "fexit",
-            "uprobe",
-            "uretprobe",
-            "usdt",
-            "lsm",
-        ],
-        "functions cannot be probed: use `tracepoint(\"GROUP:EVENT\")`, or `enter` and `exit` of a \
-        system call",
-    ),
-    (&["interval", "profile", "iter"], "use `timer(\"1s\")`"),
-    (
-        &["BEGIN", "END", "begin"],
-        "initialize variables where they are declared; `tollgate plugin show` prints them at any \
-        time",
-    ),
-    (&["sys_enter", "syscall", "raw_syscalls", "entry"], "use `enter` or `enter(NAME)`"),
-    (&["sys_exit", "return", "sysret"], "use `exit` or `exit(NAME)`"),
-    (&["rawtracepoint", "rtp", "tp", "raw_tp"], "use `tracepoint(\"GROUP:EVENT\")`"),
-    (&["tc", "classifier"], "use `ingress` or `egress`"),
-];
 
 impl Checker<'_> {
     pub(super) fn function(&mut self, written: &ast::Function) -> Checked<()> {
@@ -228,6 +199,16 @@ impl Checker<'_> {
         if !known.contains(&hook.text) {
             return self.unknown_hook(hook, &known);
         }
+        if let Some(wild) = written.selected.iter().find(|one| one.text.contains('*')) {
+            let problem = Diagnostic::error(wild.span.clone(), "names cannot have wildcards");
+            return self.error(problem.help(match self.hooks.spec(&hook.text, &[]) {
+                Ok(_) => format!(
+                    "`on {0}` is for all events, and `on {0}(ONE, OTHER)` for several",
+                    hook.text
+                ),
+                Err(_) => "write a handler for each of them".into(),
+            }));
+        }
         let spec = match self.hooks.spec(&hook.text, &selected) {
             Ok(spec) => spec,
             Err((at, sentence)) => {
@@ -253,8 +234,13 @@ impl Checker<'_> {
         };
         let beside = self.program.handlers.iter().filter(is_beside).count();
         if beside == MAX_HANDLERS_PER_HOOK {
-            let message =
-                format!("there already are {MAX_HANDLERS_PER_HOOK} handlers of `{}`", hook.text);
+            let at = match &selected[..] {
+                [one] if self.hooks.has_separate_attach_points(&hook.text) => {
+                    format!("{}({one})", hook.text)
+                }
+                _ => hook.text.clone(),
+            };
+            let message = format!("there already are {MAX_HANDLERS_PER_HOOK} handlers of `{at}`");
             return self
                 .error(Diagnostic::error(hook.span.clone(), message).help("merge some of them"));
         }
@@ -344,10 +330,10 @@ impl Checker<'_> {
     }
 
     fn unknown_hook<T>(&mut self, hook: &ast::Ident, known: &[String]) -> Checked<T> {
-        let foreign = FOREIGN_HOOKS.iter().find(|(names, _)| names.contains(&&*hook.text));
+        let foreign = foreign::hook(&hook.text);
         let near = closest_name(&hook.text, known.iter().map(String::as_str));
         let hint = match (foreign, near) {
-            (Some((_, hint)), _) => format!("{hint}; the hooks are "),
+            (Some(hint), _) => format!("{hint}; the hooks are "),
             (None, Some(near)) => format!("did you mean `{near}`? The hooks are "),
             (None, None) => "the hooks are ".into(),
         };
@@ -357,8 +343,8 @@ impl Checker<'_> {
     }
 
     pub(super) fn wrong_count(&self, name: &str, wanted: usize, given: usize) -> String {
-        let plural = if wanted == 1 { "" } else { "s" };
-        format!("`{name}` takes {wanted} argument{plural}, but {given} are given")
+        let are = if given == 1 { "is" } else { "are" };
+        format!("`{name}` takes {}, but {given} {are} given", number_of(wanted as u64, "argument"))
     }
 
     pub(super) fn value_argument(&mut self, written: &Written, to: &Type) -> Checked<Argument> {

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::slice;
 
+use super::builtins::filling_form;
 use super::{Checked, Checker};
 use crate::ast::{
     self, Designator, Expression as Written, ExpressionKind as WrittenKind, Initializer,
 };
-use crate::diagnostic::{Diagnostic, Span};
+use crate::diagnostic::{Diagnostic, Span, number_of};
 use crate::typed::{Expression, ExpressionKind, Lvalue, LvalueKind};
 use crate::types::{INT, Type};
 
@@ -75,6 +76,15 @@ fn text(initializer: &Initializer) -> Option<(&[u8], &Span)> {
     }
 }
 
+/// How to write an initializer of an array in place of one that is not a list.
+fn list_form(initializer: &Initializer) -> &'static str {
+    let filling = match initializer {
+        Initializer::One(written) => filling_form(written),
+        _ => None,
+    };
+    filling.unwrap_or("write a list: { 1, 2, 3 }")
+}
+
 impl Checker<'_> {
     pub(super) fn length_by_initializer(
         &mut self,
@@ -92,7 +102,7 @@ impl Checker<'_> {
                 Diagnostic::error(initializer.span(), "this does not give the array a length");
             return self.error(match text(initializer) {
                 Some(_) => problem.help("a string can initialize only arrays of `char` and `u8`"),
-                None => problem.help("write a list: { 1, 2, 3 }"),
+                None => problem.help(list_form(initializer)),
             });
         };
         let (mut next, mut length) = (0_u64, 0);
@@ -186,8 +196,8 @@ impl Checker<'_> {
                     }
                     if next >= *length {
                         let message = format!(
-                            "the array has {length} elements, numbered from 0, but this one has \
-                            number {next}"
+                            "the array has {}, numbered from 0, but this one has number {next}",
+                            number_of(*length, "element")
                         );
                         return self.error(Diagnostic::error(value.span(), message));
                     }
@@ -220,8 +230,8 @@ impl Checker<'_> {
                         }
                     }
                     let Some(member) = of.members.get(next) else {
-                        let message =
-                            format!("struct {} has only {} members", of.name, of.members.len());
+                        let members = number_of(of.members.len() as u64, "member");
+                        let message = format!("struct {} has only {members}", of.name);
                         return self.error(Diagnostic::error(value.span(), message));
                     };
                     let mut steps = steps.clone();
@@ -235,7 +245,7 @@ impl Checker<'_> {
                     initializer.span(),
                     format!("this is not a value of type {of}"),
                 );
-                return self.error(problem.help("write a list: { 1, 2, 3 }"));
+                return self.error(problem.help(list_form(initializer)));
             }
             (_, Ok(list)) => match list {
                 [(None, value)] => self.part(of, value, steps, offset, parts)?,

@@ -145,14 +145,10 @@ impl Checker<'_> {
 
     pub(super) fn length(&mut self, expression: &ast::Expression, of: &str) -> Checked<u64> {
         let (value, number) = self.constant(expression, "a length")?;
-        if value == 0 || number.is_signed && (value as i64) < 0 {
-            let count =
-                if number.is_signed { (value as i64).to_string() } else { value.to_string() };
-            let problem = Diagnostic::error(
-                expression.span.clone(),
-                format!("{of} cannot have {count} elements"),
-            );
-            return self.error(problem);
+        let count = number.exact(value);
+        if count <= 0 {
+            let message = format!("{of} cannot have {count} elements");
+            return self.error(Diagnostic::error(expression.span.clone(), message));
         }
         Ok(value)
     }
@@ -216,17 +212,23 @@ impl Checker<'_> {
         name: Option<&ast::Ident>,
         members: &[(ast::Ident, Option<ast::Expression>)],
     ) -> Checked<()> {
-        let mut next = 0_i64;
+        let mut next = 0_i128;
         for (member, value) in members {
             if let Some(value) = value {
-                next = self.constant(value, "the value of a constant")?.0 as i64;
+                let (value, number) = self.constant(value, "the value of a constant")?;
+                next = number.exact(value);
             }
-            if !INT.holds(next as u64, true) {
-                let message =
-                    format!("`{}` would be {next}, which does not fit into int", member.text);
-                return self.error(Diagnostic::error(member.span.clone(), message));
-            }
-            self.declare(member, Symbol::Constant(next as u64, INT.into()))?;
+            let Ok(value) = i32::try_from(next) else {
+                let name = &member.text;
+                let message = format!("`{name}` would be {next}, which does not fit into int");
+                let of = if next < 0 { "i64" } else { "u64" };
+                let problem = Diagnostic::error(member.span.clone(), message);
+                return self
+                    .error(problem.help(format!(
+                        "declare it outside of the enum: `const {of} {name} = …;`"
+                    )));
+            };
+            self.declare(member, Symbol::Constant(i64::from(value) as u64, INT.into()))?;
             next += 1;
         }
         if let Some(name) = name

@@ -8,6 +8,9 @@ use crate::hooks::{HookSpec, ReturnPolicy};
 use crate::typed::{Expression, ExpressionKind, Lvalue, LvalueKind, Operator};
 use crate::types::{Integer, Type};
 
+/// The help on a value that has no effect.
+pub const NO_EFFECT_HELP: &str = "assign it, or remove it";
+
 /// Whether an expression has no parentheses around it. Such parentheses would begin before its
 /// first operand.
 fn is_bare(written: &ast::Expression, first: &ast::Expression) -> bool {
@@ -257,10 +260,31 @@ impl Checker<'_> {
         self.warn(if helps { problem.help("cast the shifted number to u64") } else { problem });
     }
 
-    pub(super) fn lint_no_effect(&mut self, expression: &Expression) {
+    /// Warns about a value that is discarded and whose evaluation has no effect.
+    pub(super) fn lint_no_effect(&mut self, expression: &Expression, help: &str) {
+        // The checker has warned about the left side of a comma before.
+        if let ExpressionKind::Comma(_, right) = &expression.kind {
+            return self.lint_no_effect(right, help);
+        }
         if !has_side_effect(expression) {
             let problem = Diagnostic::warning(expression.span.clone(), "this has no effect");
-            self.warn(problem.help("assign it, or remove it"));
+            self.warn(problem.help(help));
+        }
+    }
+
+    /// Warns about a constant that another type cannot hold. -1 stands for the largest number of an
+    /// unsigned type.
+    pub(super) fn lint_conversion(&mut self, constant: u64, from: Integer, to: &Type, span: &Span) {
+        let exact = from.exact(constant);
+        let Some(number) = to.integer().filter(|_| *to != Type::Bool) else { return };
+        let is_changed = match number.is_signed {
+            true => number.exact(number.extend(constant)) != exact,
+            false => number.extend(constant) != constant && exact != -1,
+        };
+        if is_changed {
+            let problem =
+                Diagnostic::warning(span.clone(), format!("{exact} does not fit into {to}"));
+            self.warn(problem.help(format!("write ({to}) before it to keep only its lowest bits")));
         }
     }
 

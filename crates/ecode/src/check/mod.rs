@@ -2,6 +2,7 @@
 
 mod builtins;
 mod expressions;
+mod formats;
 mod functions;
 mod initializers;
 mod items;
@@ -38,6 +39,8 @@ struct FunctionContext {
 }
 
 struct Checker<'a> {
+    /// The source, for positions within strings.
+    text: &'a str,
     items: &'a [ast::Item],
     hooks: &'a dyn HookProvider,
     problems: &'a mut Vec<Diagnostic>,
@@ -87,12 +90,14 @@ fn names_of<'a>(item: &'a ast::Item, what: &str) -> Vec<&'a ast::Ident> {
 }
 
 pub fn check(
+    text: &str,
     items: &[ast::Item],
     hooks: &dyn HookProvider,
     problems: &mut Vec<Diagnostic>,
 ) -> Program {
     let program = Program::default();
     let mut checker = Checker {
+        text,
         items,
         hooks,
         problems,

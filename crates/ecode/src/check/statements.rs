@@ -2,6 +2,7 @@
 
 use std::collections::hash_map::{Entry, HashMap};
 
+use super::lint::NO_EFFECT_HELP;
 use super::scopes::Symbol;
 use super::{Checked, Checker};
 use crate::ast::{self, Declaration, StatementKind as Written};
@@ -45,7 +46,7 @@ impl Checker<'_> {
             }
             Written::Expression(expression) => {
                 let expression = self.expression(expression)?;
-                self.lint_no_effect(&expression);
+                self.lint_no_effect(&expression, NO_EFFECT_HELP);
                 StatementKind::Expression(expression)
             }
             Written::Block(statements) => StatementKind::Block(self.block(statements)),
@@ -112,6 +113,9 @@ impl Checker<'_> {
         }
         let condition = condition.map(|condition| self.condition(condition)).transpose();
         let after = after.map(|after| self.expression(after)).transpose();
+        if let Ok(Some(after)) = &after {
+            self.lint_no_effect(after, NO_EFFECT_HELP);
+        }
         let span = body.span.clone();
         let body = self.loop_body(body);
         let kind = Loop { tests_first: true, condition: condition?, after: after?, body };
@@ -174,7 +178,8 @@ impl Checker<'_> {
             is_reachable |= matches!(statement.kind, Written::Case(_) | Written::Default);
             let made = match &statement.kind {
                 Written::Case(constant) => {
-                    self.constant(constant, "a `case`").and_then(|(constant, _)| {
+                    self.constant(constant, "a `case`").and_then(|(constant, from)| {
+                        self.lint_conversion(constant, from, &number.into(), &statement.span);
                         let constant = number.extend(constant);
                         match spans.entry(constant) {
                             Entry::Occupied(other) => {

@@ -3,6 +3,7 @@
 use super::{MAX_DEPTH, Parsed, Parser};
 use crate::ast::{Expression, ExpressionKind, Operator, Unary};
 use crate::diagnostic::{Diagnostic, Span};
+use crate::foreign;
 use crate::token::{Keyword, TokenKind};
 
 /// C's binary operators and their precedence; a higher number binds tighter (ISO C17, 6.5.5 to
@@ -236,7 +237,11 @@ impl Parser<'_> {
             } else if self.is_at("(") {
                 let ExpressionKind::Name(text) = &inner.kind else {
                     let problem = Diagnostic::error(from, "only a function's name can be called");
-                    return self.fault(problem);
+                    let hint = match &inner.kind {
+                        ExpressionKind::Member(_, method) => foreign::method(&method.text),
+                        _ => None,
+                    };
+                    return self.fault(problem.help_if(hint));
                 };
                 let name = crate::ast::Ident { text: text.clone(), span: from.clone() };
                 let arguments = self.arguments()?;

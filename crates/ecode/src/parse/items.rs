@@ -2,11 +2,11 @@
 
 use super::{MAX_DEPTH, Parsed, Parser};
 use crate::ast::{
-    BaseType, Declaration, Declarator, Designator, Function, Handler, Ident, Initializer, Item,
-    Parameter, Selected, TypeName,
+    BaseType, Declaration, Declarator, Designator, Function, Ident, Initializer, Item, Parameter,
+    TypeName,
 };
 use crate::diagnostic::{Diagnostic, Span};
-use crate::hooks::CALL;
+use crate::foreign;
 use crate::token::{Keyword, TokenKind, type_of_c_header};
 use crate::types::{Integer, U64};
 
@@ -300,8 +300,39 @@ impl Parser<'_> {
                 self.enumeration().map(Some)
             }
             _ if self.is_type(0) => self.variables_or_function().map(Some),
-            _ => self.unexpected("a declaration, a function or `on`"),
+            _ => self.unexpected_item(),
         }
+    }
+
+    /// Reports something that does not begin an item. It may begin one in another language, or be a
+    /// handler without `on`.
+    fn unexpected_item<T>(&mut self) -> Parsed<T> {
+        const WANTED: &str = "a declaration, a function or `on`";
+        let TokenKind::Name(name) = self.kind() else { return self.unexpected(WANTED) };
+        let known = foreign::hook(name).or_else(|| foreign::declaration(name));
+        let help = match (self.ahead(1), self.ahead(2), self.ahead(3), self.ahead(4)) {
+            _ if known.is_some() => known.map(String::from),
+            (
+                TokenKind::Punctuator(":"),
+                TokenKind::Name(group),
+                TokenKind::Punctuator(":"),
+                TokenKind::Name(event),
+            ) => {
+                Some(format!("begin a handler with `on`: `on {name}(\"{group}:{event}\") {{ … }}`"))
+            }
+            (TokenKind::Punctuator("{" | ":" | "/"), ..) => {
+                Some(format!("begin a handler with `on`: `on {name} {{ … }}`"))
+            }
+            (TokenKind::Punctuator("("), ..) => {
+                Some("begin a handler with `on`, and a function with the type of its result".into())
+            }
+            _ => None,
+        };
+        let Some(help) = help.filter(|_| self.reject_c_keyword().is_ok()) else {
+            return self.unexpected(WANTED);
+        };
+        let problem = Diagnostic::error(self.span(), format!("expected {WANTED}, found `{name}`"));
+        self.fault(problem.help(help))
     }
 
     fn variables_or_function(&mut self) -> Parsed<Item> {
@@ -328,7 +359,7 @@ impl Parser<'_> {
         Ok(Item::Function(Function { result, name, parameters, body: Some(body) }))
     }
 
-    fn parameters(&mut self) -> Parsed<Vec<Parameter>> {
+    pub(super) fn parameters(&mut self) -> Parsed<Vec<Parameter>> {
         let opened = self.span();
         self.expect("(", "this name")?;
         let mut parameters = Vec::new();
@@ -364,7 +395,7 @@ impl Parser<'_> {
     }
 
     /// Checks that all parameters of a function with a body have names.
-    fn are_named(&mut self, parameters: &[Parameter]) -> Parsed<()> {
+    pub(super) fn are_named(&mut self, parameters: &[Parameter]) -> Parsed<()> {
         let Some(unnamed) = parameters.iter().find(|parameter| parameter.name.text.is_empty())
         else {
             return Ok(());
@@ -395,7 +426,7 @@ impl Parser<'_> {
         }
         self.close("}", &opened)?;
         self.structs.push(name.text.clone());
-        if matches!(self.kind(), TokenKind::Name(_)) {
+        if matches!(self.kind(), TokenKind::Name(_)) && self.declaration_hint().is_none() {
             let help = format!("declare its variables separately: `struct {} …;`", name.text);
             let problem = self.missing(";", "this struct").help(help);
             return self.fault(problem);
@@ -455,61 +486,5 @@ impl Parser<'_> {
             );
         }
         Ok(type_name)
-    }
-
-    fn handler(&mut self) -> Parsed<Handler> {
-        self.step();
-        let hook = self.name("a hook")?;
-        let (mut selected, mut parameters) = (Vec::new(), Vec::new());
-        if hook.text == CALL && self.is_at("(") {
-            parameters = self.parameters()?;
-            self.are_named(&parameters)?;
-        } else if self.is_at("(") {
-            selected = self.selected()?;
-        }
-        self.reject_probe_syntax(&hook)?;
-        let body = self.block()?;
-        Ok(Handler { hook, selected, parameters, body })
-    }
-
-    /// Fails at `on tracepoint:sched:sched_switch` and at `on enter /pid() == 1/`.
-    fn reject_probe_syntax(&mut self, hook: &Ident) -> Parsed<()> {
-        let help = match self.kind() {
-            TokenKind::Punctuator(":") => {
-                format!("write what the handler selects in parentheses: `on {}(…)`", hook.text)
-            }
-            TokenKind::Punctuator("/" | "/=") => {
-                "test the condition within the handler: `if (…) { … }`".into()
-            }
-            _ => return Ok(()),
-        };
-        let problem = self.missing("{", "this");
-        self.fault(problem.help(help))
-    }
-
-    fn selected(&mut self) -> Parsed<Vec<Selected>> {
-        let opened = self.span();
-        self.step();
-        let mut selected = Vec::new();
-        loop {
-            let span = self.span();
-            let text = match self.kind() {
-                TokenKind::Name(name) => name.clone(),
-                TokenKind::Text(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-                TokenKind::Number { value, .. } => value.to_string(),
-                _ => return self.unexpected("a name, a string or a number"),
-            };
-            self.step();
-            if let (true, TokenKind::Name(rest)) = (self.is_at(":"), self.ahead(1)) {
-                let problem = Diagnostic::error(self.span(), "write a name with `:` as a string");
-                let help = format!("write \"{text}:{rest}\"");
-                return self.fault(problem.help(help));
-            }
-            selected.push(Selected { text, span });
-            if !self.takes(",") {
-                self.close(")", &opened)?;
-                return Ok(selected);
-            }
-        }
     }
 }

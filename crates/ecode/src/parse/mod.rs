@@ -1,11 +1,13 @@
 //! Parses tokens into a syntax tree.
 
 mod expressions;
+mod handlers;
 mod items;
 mod statements;
 
 use crate::ast::{Ident, Item};
 use crate::diagnostic::{Diagnostic, ErrorReported, MAX_DIAGNOSTICS, Span};
+use crate::foreign;
 use crate::token::{Keyword, Token, TokenKind, UNSUPPORTED_C_KEYWORDS, type_of_c_header};
 
 /// The maximum nesting depth of expressions, statements and initializers. Each level takes some
@@ -160,7 +162,7 @@ impl Parser<'_> {
             return problem.help(format!("write `{own}`"));
         }
         if *self.ahead(1) == TokenKind::Punctuator("<") {
-            return problem.help("declare a map like this: `map<KEY, VALUE> name[ENTRIES];`");
+            return problem.help(foreign::MAP_FORM);
         }
         problem.with_suggestion(name, Keyword::ALL.iter().map(|(text, _)| *text))
     }
@@ -170,8 +172,28 @@ impl Parser<'_> {
         if self.takes(mark) {
             return Ok(());
         }
+        self.reject_colon_assignment()?;
         let problem = self.missing(mark, after);
-        self.fault(problem)
+        self.fault(problem.help_if(self.declaration_hint()))
+    }
+
+    /// What to write instead of a word here that other languages have outside of functions.
+    fn declaration_hint(&self) -> Option<&'static str> {
+        match self.kind() {
+            TokenKind::Name(name) => foreign::declaration(name),
+            _ => None,
+        }
+    }
+
+    /// Fails at `:=`.
+    fn reject_colon_assignment(&mut self) -> Parsed<()> {
+        if !self.is_at(":") || *self.ahead(1) != TokenKind::Punctuator("=") {
+            return Ok(());
+        }
+        let from = self.span();
+        self.step();
+        let problem = Diagnostic::error(from.start..self.span().end, "E-code has no `:=`");
+        self.fault(problem.help("write `=`; a declaration begins with a type: `u64 x = 3;`"))
     }
 
     fn missing(&self, mark: &str, after: &str) -> Diagnostic {

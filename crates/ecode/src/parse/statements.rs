@@ -2,7 +2,8 @@
 
 use super::{Parsed, Parser};
 use crate::ast::{Expression, ExpressionKind, Ident, Statement, StatementKind};
-use crate::diagnostic::{Diagnostic, ErrorReported, MAX_DIAGNOSTICS};
+use crate::diagnostic::{Diagnostic, ErrorReported, MAX_DIAGNOSTICS, Span};
+use crate::foreign;
 use crate::token::{Keyword, TokenKind};
 
 /// The parts of a `for` header: initialization, condition and step.
@@ -191,6 +192,7 @@ impl Parser<'_> {
             }
             Keyword::Break => self.simple(StatementKind::Break, "`break`"),
             Keyword::Continue => self.simple(StatementKind::Continue, "`continue`"),
+            Keyword::Map => self.misplaced("a map", self.span()),
             Keyword::Return => {
                 self.step();
                 let value = if self.is_at(";") { None } else { Some(self.expression()?) };
@@ -221,9 +223,14 @@ impl Parser<'_> {
         if ![1, 2].iter().any(|by| *self.ahead(first + by) == TokenKind::Punctuator("{")) {
             return Ok(());
         }
-        let message = format!("{what} must be declared outside functions and handlers");
-        let problem = Diagnostic::error(self.span(), message);
+        let from = self.span();
         self.skip_members();
+        self.misplaced(what, from)
+    }
+
+    fn misplaced<T>(&mut self, what: &str, at: Span) -> Parsed<T> {
+        let message = format!("{what} must be declared outside functions and handlers");
+        let problem = Diagnostic::error(at, message);
         self.fault(problem.help("move it before the first function or handler that uses it"))
     }
 
@@ -255,9 +262,17 @@ impl Parser<'_> {
         if self.takes(";") {
             return Ok(StatementKind::Expression(expression));
         }
+        self.reject_colon_assignment()?;
         if self.is_at(":") && matches!(expression.kind, ExpressionKind::Name(_)) {
             let problem = Diagnostic::error(self.since(&expression.span), "E-code has no labels");
             return self.fault(problem.help("use `break`, `continue` or a function with `return`"));
+        }
+        if let ExpressionKind::Name(word) | ExpressionKind::Call(Ident { text: word, .. }, _) =
+            &expression.kind
+            && let Some(hint) = foreign::statement(word)
+        {
+            let problem = Diagnostic::error(expression.span, format!("E-code has no `{word}`"));
+            return self.fault(problem.help(hint));
         }
         let problem = self.missing(";", "this statement");
         let problem = match &expression.kind {
@@ -288,6 +303,7 @@ impl Parser<'_> {
     fn for_header(&mut self) -> Parsed<ForHeader> {
         let opened = self.span();
         self.expect("(", "`for`")?;
+        self.reject_iteration()?;
         let from = self.span();
         let before = if self.takes(";") {
             None
@@ -303,6 +319,24 @@ impl Parser<'_> {
         let after = if self.is_at(")") { None } else { Some(self.expression()?) };
         self.close(")", &opened)?;
         Ok((before, condition, after))
+    }
+
+    /// Fails at `for (key in map)` and `for (u32 key : map)`.
+    fn reject_iteration(&mut self) -> Parsed<()> {
+        let is_of_variable = |kind: &TokenKind| {
+            matches!(kind, TokenKind::Name(name) if name != "in")
+                || matches!(kind, TokenKind::Keyword(_) | TokenKind::Punctuator("," | "(" | ")"))
+        };
+        let after = (0..).find(|by| !is_of_variable(self.ahead(*by))).expect("there is an end");
+        let is_iteration = match self.ahead(after) {
+            TokenKind::Name(_) => true,
+            mark => *mark == TokenKind::Punctuator(":"),
+        };
+        if after == 0 || !is_iteration || *self.ahead(after + 1) == TokenKind::Punctuator("=") {
+            return Ok(());
+        }
+        let problem = Diagnostic::error(self.span(), "`for` cannot iterate over a map or an array");
+        self.fault(problem.help(foreign::NO_ITERATION))
     }
 
     /// Skips a faulty header up to and including the parenthesis that closes the one at `opened`.

@@ -92,6 +92,7 @@ fn selection(arguments: &DaemonArguments) -> Select {
 pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
     // What the extensions need is checked before anything is started.
     let select = selection(arguments);
+    process_selection::check_cgroups(&select)?;
     let policy = policy(arguments)?;
     let has_guard = policy.is_some();
     let services = arguments.services.clone().map(ServiceSetup::read).transpose()?;
@@ -133,7 +134,6 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
         ));
     }
     let runner = SessionRunner::start_for(&select, extensions)?;
-    process_selection::warn_missing_cgroups(&select);
     let mut daemon = Daemon {
         arguments,
         select,

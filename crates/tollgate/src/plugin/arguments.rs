@@ -150,8 +150,8 @@ pub struct PluginShowArguments {
 pub struct SetArguments {
     /// The plugin's name
     pub name: String,
-    /// Variable and new value, such as limit=100; the value must fit the variable's type; true and
-    /// false are 1 and 0
+    /// Variable and new value, such as limit=100; the value is a number as in E-code that fits the
+    /// variable's type; true and false are 1 and 0
     #[arg(required = true, value_name = "VARIABLE=N", value_parser = assignment)]
     pub variables: Vec<(String, Number)>,
     #[command(flatten)]
@@ -194,7 +194,7 @@ Examples:
 // The input of a call.
 #[derive(Args)]
 pub struct CallInput {
-    /// An argument of `on call`, decimal or 0x, may be negative; repeat the option for each
+    /// An argument of `on call`, a number as in E-code, may be negative; repeat the option for each
     /// parameter, in their order
     #[arg(long = "arg", value_name = "N", value_parser = argument, allow_hyphen_values = true)]
     pub arguments: Vec<u64>,
@@ -249,7 +249,7 @@ impl CallInput {
     }
 }
 
-fn assignment(text: &str) -> std::result::Result<(String, Number), &'static str> {
+fn assignment(text: &str) -> std::result::Result<(String, Number), String> {
     let (name, value) = text.split_once('=').ok_or("expected VARIABLE=N")?;
     let value = match value {
         "true" => 1.into(),
@@ -260,7 +260,7 @@ fn assignment(text: &str) -> std::result::Result<(String, Number), &'static str>
 }
 
 /// Parses an argument. Returns its bits, because only the handler's parameter has a type.
-fn argument(text: &str) -> std::result::Result<u64, &'static str> {
+fn argument(text: &str) -> std::result::Result<u64, String> {
     number(text).map(|number| bits(&number).expect("it is a whole one"))
 }
 
@@ -269,23 +269,20 @@ pub fn bits(number: &Number) -> Option<u64> {
     number.as_u64().or(number.as_i64().map(|number| number as u64))
 }
 
-fn number(text: &str) -> std::result::Result<Number, &'static str> {
+/// Parses a number as E-code does, with a sign before it.
+fn number(text: &str) -> std::result::Result<Number, String> {
     let (is_negative, digits) =
         text.strip_prefix('-').map_or((false, text), |digits| (true, digits));
-    let value = match digits.strip_prefix("0x") {
-        Some(digits) => u64::from_str_radix(digits, 16),
-        None => digits.parse(),
-    };
-    match value {
-        Ok(value) if is_negative && value <= 1 << 63 => Ok((value.wrapping_neg() as i64).into()),
-        Ok(value) if !is_negative => Ok(value.into()),
-        _ => Err("expected a number that fits into 64 bits"),
+    match ecode::parse_number(digits)? {
+        value if !is_negative => Ok(value.into()),
+        value if value <= 1 << 63 => Ok((value.wrapping_neg() as i64).into()),
+        _ => Err("the smallest number of 64 bits is -9223372036854775808".into()),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{argument, number};
+    use super::{argument, assignment, number};
 
     #[test]
     fn numbers_have_64_bits() {
@@ -293,8 +290,33 @@ mod tests {
         assert_eq!(argument("-1"), Ok(u64::MAX));
         assert_eq!(argument("0xff"), Ok(255));
         assert_eq!(argument("-0x8000000000000000"), Ok(1 << 63));
-        for wrong in ["", "-", "x", "18446744073709551616", "-9223372036854775809", "--1"] {
-            assert!(number(wrong).is_err(), "{wrong}");
+        for (wrong, why) in [
+            ("", "expected a number"),
+            ("-", "expected a number"),
+            ("x", "expected a number"),
+            ("--1", "expected a number"),
+            ("1 ", "expected a number"),
+            ("18446744073709551616", "this number does not fit into 64 bits"),
+            ("-9223372036854775809", "the smallest number of 64 bits is -9223372036854775808"),
+        ] {
+            let error = number(wrong).expect_err(wrong);
+            assert!(error.starts_with(why), "{wrong}: {error}");
         }
+    }
+
+    #[test]
+    fn numbers_are_written_as_in_the_language() {
+        for (text, value) in [("017", 15), ("0X10", 16), ("0b101", 5), ("-017", -15), ("7ul", 7)] {
+            assert_eq!(argument(text), Ok(value as u64), "{text}");
+        }
+        for (wrong, why) in [
+            ("1e3", "there is no floating point in the kernel: write the number out"),
+            ("1.5", "there is no floating point in the kernel: use integers, such as thousandths"),
+            ("08", "`8` is not a digit of an octal number (it begins with 0): write 8"),
+            ("12k", "`k` is not a digit of a number"),
+        ] {
+            assert_eq!(number(wrong), Err(why.into()));
+        }
+        assert_eq!(assignment("x=017"), Ok(("x".into(), 15.into())));
     }
 }

@@ -55,7 +55,7 @@ fn plugins(mask: u32, texts: &[&str]) -> Box<dyn ExtensionSetup> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::extension::mask;
+    use super::super::suitability::{PluginHost, mask};
     use super::*;
     use crate::source_file::SourceFile;
 
@@ -63,7 +63,8 @@ mod tests {
     fn masks_are_those_of_the_plugins() {
         for (own, text) in [(wire::PLUGIN, NULL), (wire::PLUGIN, COUNT), (BOTH_ENDS, HISTOGRAM)] {
             let source = SourceFile::new("plugin".into(), text.into());
-            assert_eq!(mask(&[source], 1, Some(""), false).expect("a plugin"), own, "{text}");
+            let host = PluginHost { has_guard: false, takes_calls: true };
+            assert_eq!(mask(&[source], 1, Some(""), host).expect("a plugin"), own, "{text}");
         }
     }
 }

@@ -13,6 +13,7 @@ use super::call::{check_argument_count, warn_faults};
 use super::compile::{CompileTimes, build, built, read};
 use super::hooks::OffsetSource;
 use super::variables::Variables;
+use crate::format::number_of;
 use crate::output::Output;
 use crate::source_file::SourceFile;
 
@@ -116,7 +117,7 @@ fn text(report: &BenchReport) -> String {
     };
     format!(
         "source to kernel {:.0} us [{:.0}, {:.0}]: check {:.0} us, \
-         compile {:.0} us, load {:.0} us; {} instructions\n\
+         compile {:.0} us, load {:.0} us; {}\n\
          a call           {}\n\
          an empty plugin  {}\n\
          difference       {}\n\
@@ -127,7 +128,7 @@ fn text(report: &BenchReport) -> String {
         times.parse_us,
         times.codegen_us,
         times.verify_us,
-        times.instructions,
+        number_of(times.instructions, "instruction"),
         ns(call_ns),
         ns(floor_ns),
         ns(difference_ns),

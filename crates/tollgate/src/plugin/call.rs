@@ -143,9 +143,12 @@ impl CallReport {
 pub fn check_argument_count(parameters: usize, with: &CallInput) -> Result<()> {
     if parameters != with.arguments.len() {
         bail!(
-            "`on call` takes {}, but {} were given (--arg)",
+            "`on call` takes {}, but {} given (--arg)",
             number_of(parameters, "number"),
-            with.arguments.len()
+            match with.arguments.len() {
+                1 => "1 was".into(),
+                given => format!("{given} were"),
+            }
         );
     }
     Ok(())

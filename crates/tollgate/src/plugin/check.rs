@@ -149,7 +149,8 @@ fn text(
         );
     }
     if variable_bytes > 0 {
-        let _ = writeln!(out, "  variables: {} bytes", count(variable_bytes.into()));
+        let bytes = number_of(variable_bytes as usize, "byte");
+        let _ = writeln!(out, "  variables: {bytes}");
     }
     out
 }

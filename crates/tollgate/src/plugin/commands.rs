@@ -15,7 +15,7 @@ use super::records::{Line, PluginOutput};
 use super::report::PluginState;
 use super::requests::{LoadReport, PluginRequest, PluginSource};
 use crate::daemon_client::{connect_required, request_one, send_request};
-use crate::format::printable;
+use crate::format::{number_of, printable};
 use crate::options::{ResultOptions, SocketOption};
 use crate::output::{self, Output, print_message};
 use crate::source_file::SourceFile;
@@ -82,14 +82,14 @@ fn print_load_report(report: &LoadReport, what: &str, result: &ResultOptions) ->
     }
     let times = &report.times;
     output.write(&format!(
-        "{} is {what}: check {:.0} us, compile {:.0} us, load {:.0} us, link {:.2} us; {} \
-        instructions\n",
+        "{} is {what}: check {:.0} us, compile {:.0} us, load {:.0} us, link {:.2} us; \
+        {}\n",
         printable(&report.name),
         times.parse_us,
         times.codegen_us,
         times.verify_us,
         report.link_us,
-        times.instructions,
+        number_of(times.instructions, "instruction"),
     ))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -10,29 +10,29 @@ use kernel::gate::Gate;
 use kernel::plugin::{
     ALL_SESSIONS, ChainOrder, LoadedPlugin, PluginHooks, PluginIds, RECORDS_BYTES,
 };
-use kernel::wire;
 use serde_json::Number;
 
 use super::check::heading;
-use super::compile::{CompiledPlugin, build, built, has_problems, micros, name_of};
+use super::compile::{CompiledPlugin, build, has_problems, micros, name_of};
 use super::hooks::OffsetSource;
 use super::records::{Line, PluginOutput, decode_records};
 use super::report::{HandlerState, PluginState, memory};
 use super::requests::{LoadReport, OpenReport};
 use super::state_transfer::StateTransfer;
+use super::suitability::{PluginHost, check_reach, is_name, name_error, never_run, required_mask};
 use super::variables::Variables;
 use crate::extension::PLUGIN_RECORDS_LOST;
-use crate::format::{command_line, printable};
-use crate::output::print_message;
+use crate::format::printable;
 use crate::source_file::SourceFile;
 
 /// The maximum number of stored lines of output, for all plugins together.
 const MAX_LINES: usize = 10_000;
-/// The maximum length of a plugin's name in bytes. The name is an argument of commands.
-const MAX_NAME_LEN: usize = 64;
 /// Why a plugin is unlinked after its network device was removed. A new device of the same name is
 /// a different device.
 const DEVICE_GONE: &str = "its network device was removed: unload the plugin and load it again";
+
+/// What makes room for a handler at a hook of a running daemon.
+const UNLOAD_ONE: &str = "unload one";
 
 /// If a buffer fills by more than 1/16 in one polling interval, it is read 16 times as often.
 const EARLY_TEND_FRACTION: usize = 16;
@@ -53,8 +53,7 @@ pub struct Plugins {
     lost: u64,
     /// The session whose tasks run the plugins, or all sessions.
     session: u32,
-    /// Whether this session has a guard; another session may have one in the same gate.
-    has_guard: bool,
+    host: PluginHost,
 }
 
 struct RunningPlugin {
@@ -92,85 +91,6 @@ impl Placement {
     }
 }
 
-/// What the gate must do for a plugin: bits of [`wire::gate_mask`].
-fn required_mask(built: &CompiledPlugin) -> u32 {
-    let sections = built.object.programs.iter().map(|program| program.section);
-    sections.fold(0, |needs, section| match section {
-        "tp_btf/sys_exit" => needs | wire::PLUGIN | wire::PLUGIN_EXIT,
-        section if section.starts_with("tp_btf/") || ["guard", "verdict"].contains(&section) => {
-            needs | wire::PLUGIN
-        }
-        _ => needs,
-    })
-}
-
-fn is_name(name: &str) -> bool {
-    let is_of_name = |letter: char| letter.is_alphanumeric() || "._-".contains(letter);
-    (1..=MAX_NAME_LEN).contains(&name.len())
-        && name.chars().all(is_of_name)
-        && !name.starts_with('-')
-}
-
-fn name_error(name: &str) -> String {
-    format!(
-        "{} is not a name for a plugin: a name has at most {MAX_NAME_LEN} letters, digits, `.`, \
-        `_` and `-`",
-        command_line(&[name.to_owned()])
-    )
-}
-
-/// Compiles the plugins of a session, prints their problems, and returns the mask that they need.
-/// `widen` says how plugins can apply to the whole machine; `None`: they do.
-pub fn mask(
-    sources: &[SourceFile],
-    top: usize,
-    widen: Option<&str>,
-    has_guard: bool,
-) -> Result<u32> {
-    let mut mask = 0;
-    for source in sources {
-        let name = name_of(source);
-        ensure!(is_name(&name), "{}: rename the file", name_error(&name));
-        let built = built(source, top)?;
-        if let Some(widen) = widen {
-            check_reach(&built, widen)?;
-        }
-        for idle in never_run(&built, has_guard) {
-            print_message(&format!("tollgate: {} has {idle}", printable(&source.name)))?;
-        }
-        mask |= wire::PLUGIN | required_mask(&built);
-    }
-    Ok(mask)
-}
-
-/// Refuses a plugin of a part of the machine that can deny something to the rest: a packet belongs
-/// to no task. `widen` says how it can be loaded on purpose.
-fn check_reach(built: &CompiledPlugin, widen: &str) -> Result<()> {
-    let mut specs = built.program.handlers.iter().map(|handler| (handler, &handler.spec));
-    if let Some((handler, _)) = specs.find(|(_, spec)| spec.can_deny() && spec.packet.is_some()) {
-        bail!(
-            "`on {}` can drop packets of the whole machine, because a packet belongs to no task: \
-            {widen}",
-            handler.hook
-        );
-    }
-    Ok(())
-}
-
-/// Parts of a plugin that never run.
-fn never_run(built: &CompiledPlugin, has_guard: bool) -> Vec<String> {
-    let is_of_guard = |section: &str| ["guard", "verdict"].contains(&section);
-    let has_handlers = built.object.programs.iter().any(|program| is_of_guard(program.section));
-    (has_handlers && !has_guard)
-        .then(|| {
-            "handlers for the guard; these handlers never run, because this session has no guard \
-            (--guard)"
-                .into()
-        })
-        .into_iter()
-        .collect()
-}
-
 /// Compiles a plugin. Its warnings were printed by the client that requested the load.
 fn compiled(source: &SourceFile) -> Result<CompiledPlugin> {
     let (built, problems) = build(source, OffsetSource::ToLoad);
@@ -178,7 +98,7 @@ fn compiled(source: &SourceFile) -> Result<CompiledPlugin> {
 }
 
 impl Plugins {
-    pub fn of_session(session: u32, has_guard: bool) -> Self {
+    pub fn of_session(session: u32, host: PluginHost) -> Self {
         Self {
             hooks: PluginHooks::default(),
             all: Vec::new(),
@@ -187,7 +107,7 @@ impl Plugins {
             new: Vec::new(),
             lost: 0,
             session,
-            has_guard,
+            host,
         }
     }
 
@@ -220,7 +140,8 @@ impl Plugins {
             let name = name_of(source);
             let others = (2..).map(|number| format!("{name}-{number}"));
             let free = [name.clone()].into_iter().chain(others).find(|name| !self.contains(name));
-            self.add(gate, source, &free.expect("there is no end of numbers"), placement)?;
+            let name = free.expect("there is no end of numbers");
+            self.add(gate, source, &name, placement, "load fewer of them (--plugin)")?;
         }
         Ok(())
     }
@@ -237,7 +158,7 @@ impl Plugins {
             !self.contains(name),
             "a plugin {name} is already loaded: swap or unload it, or give this one another --name"
         );
-        self.add(gate, source, name, placement)
+        self.add(gate, source, name, placement, UNLOAD_ONE)
     }
 
     fn add(
@@ -246,18 +167,21 @@ impl Plugins {
         source: &SourceFile,
         name: &str,
         placement: Placement,
+        remedy: &str,
     ) -> Result<LoadReport> {
         let built = compiled(source)?;
         self.check_reach(&built, placement)?;
         extend(gate, required_mask(&built))?;
         let order = placement.order(self.session);
         let loaded = built.load_at(source, &mut self.hooks, gate, order, None);
-        let (plugin, times) = loaded.map_err(|error| self.with_hook_users(&built, error))?;
-        let idle = never_run(&built, self.has_guard);
+        let (plugin, times) =
+            loaded.map_err(|error| self.with_hook_users(&built, error, remedy))?;
+        let idle = never_run(&built, self.host);
         let live = RunningPlugin::new(name, placement, built, plugin)?;
         let linked = live.plugin.link(None);
-        let link_us =
-            micros(linked.map_err(|error| self.with_hook_users(&live.built, error.into()))?);
+        let link_us = micros(
+            linked.map_err(|error| self.with_hook_users(&live.built, error.into(), remedy))?,
+        );
         self.all.push(live);
         self.update_ownership(gate);
         let name = name.to_owned();
@@ -277,13 +201,15 @@ impl Plugins {
         let order = old.placement.order(self.session);
         let replaced = Some((&old.plugin, &transfer.shared));
         let loaded = built.load_at(source, &mut self.hooks, gate, order, replaced);
-        let (plugin, times) = loaded.map_err(|error| self.with_hook_users(&built, error))?;
+        let (plugin, times) =
+            loaded.map_err(|error| self.with_hook_users(&built, error, UNLOAD_ONE))?;
         transfer.copy(old.plugin.data(), plugin.data());
-        let idle = never_run(&built, self.has_guard);
+        let idle = never_run(&built, self.host);
         let new = RunningPlugin::new(name, old.placement, built, plugin)?;
         let linked = new.plugin.link(Some(&old.plugin));
-        let link_us =
-            micros(linked.map_err(|error| self.with_hook_users(&new.built, error.into()))?);
+        let link_us = micros(
+            linked.map_err(|error| self.with_hook_users(&new.built, error.into(), UNLOAD_ONE))?,
+        );
         let mut old = std::mem::replace(&mut self.all[index], new);
         // Read the last output of the old version before its buffer is gone.
         let output = old.drain_output();
@@ -302,8 +228,14 @@ impl Plugins {
         check_reach(built, "`tollgate plugin load --machine-wide` loads the plugin all the same")
     }
 
-    /// If a hook has no room for a plugin, names the hook and the plugins there.
-    fn with_hook_users(&self, built: &CompiledPlugin, error: anyhow::Error) -> anyhow::Error {
+    /// If a hook has no room for a plugin, names the hook and the plugins there. `remedy` says what
+    /// helps if some of them are this session's.
+    fn with_hook_users(
+        &self,
+        built: &CompiledPlugin,
+        error: anyhow::Error,
+        remedy: &str,
+    ) -> anyhow::Error {
         let (at, what) = match error.downcast_ref() {
             Some(kernel::Error::HookFull(at)) => (at, "linked"),
             Some(kernel::Error::NoSlotAtHook(at)) => (at, "loaded"),
@@ -316,13 +248,14 @@ impl Plugins {
                 program.section == full.section && (!separate || program.selected == full.selected)
             })
         };
-        let own = self.all.iter().filter(is_there).map(|live| live.name.clone());
+        let own: Vec<_> = self.all.iter().filter(is_there).map(|live| live.name.clone()).collect();
+        let remedy = if own.is_empty() { UNLOAD_ONE } else { remedy };
         let others: BTreeSet<_> =
             at.owners.iter().filter(|pid| **pid != std::process::id()).collect();
         let others = others.into_iter().map(|pid| format!("those of process {pid}"));
-        let users: Vec<_> = own.chain(others).collect();
+        let users: Vec<_> = own.into_iter().chain(others).collect();
         anyhow::anyhow!(
-            "`{}` already has {} {what} plugin handlers ({}): unload one",
+            "`{}` already has {} {what} plugin handlers ({}): {remedy}",
             heading(&full.hook, &full.selected),
             at.owners.len(),
             printable(&users.join(", "))
@@ -544,18 +477,5 @@ impl RunningPlugin {
             maps,
             faults: self.plugin.faults()?.into(),
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn wrong_names_are_quoted() {
-        for (name, shown) in [("", "''"), ("a b", "'a b'"), ("a\n\u{1b}", r"$'a\n\x1b'")] {
-            assert!(!is_name(name));
-            assert!(name_error(name).starts_with(&format!("{shown} is not a name for a plugin")));
-        }
     }
 }

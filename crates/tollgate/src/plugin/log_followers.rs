@@ -16,8 +16,25 @@ struct LogFollower {
     /// The plugin to follow, or `None` for all plugins.
     plugin: Option<String>,
     sender: EventSender,
-    /// For each plugin, the number of records for which the follower was too slow.
-    missed: BTreeMap<String, u64>,
+    /// How much of each plugin's output the follower did not get, by the cause.
+    missed: BTreeMap<(String, MissingCause), u64>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum MissingCause {
+    /// The follower was too slow for these lines.
+    SlowFollower,
+    /// The kernel's buffer was full, and the follower was too slow for the line that says so.
+    FullBuffer,
+}
+
+impl MissingCause {
+    fn output(self, count: u64) -> PluginOutput {
+        match self {
+            Self::SlowFollower => PluginOutput::Skipped(count),
+            Self::FullBuffer => PluginOutput::Lost(count),
+        }
+    }
 }
 
 /// A line of output as a line of JSON.
@@ -55,17 +72,19 @@ impl LogFollowers {
         };
         for one in self.0.iter_mut().filter(follows) {
             one.send_missed_counts()?;
-            // The count of missed records precedes later output.
+            // The counts of what was missed precede later output.
             if !one.missed.is_empty() || !one.sender.send_line(&text) {
-                let records =
-                    if let PluginOutput::Lost(records) = line.output { records } else { 1 };
-                *one.missed.entry(line.plugin.clone()).or_default() += records;
+                let (cause, count) = match line.output {
+                    PluginOutput::Lost(records) => (MissingCause::FullBuffer, records),
+                    _ => (MissingCause::SlowFollower, 1),
+                };
+                *one.missed.entry((line.plugin.clone(), cause)).or_default() += count;
             }
         }
         Ok(())
     }
 
-    /// Sends the counts of missed records, so that they arrive even if there is no further output.
+    /// Sends the counts of what was missed, so that they arrive even if there is no further output.
     pub fn send_missed_counts(&mut self) -> Result<()> {
         self.0.iter_mut().try_for_each(LogFollower::send_missed_counts)
     }
@@ -73,28 +92,26 @@ impl LogFollowers {
 
 impl LogFollower {
     fn end_with(self, last: &Line) -> Result<()> {
-        let lost = self
-            .missed
-            .values()
-            .map(|records| json(&Line::new(&last.plugin, now_ns(), PluginOutput::Lost(*records))));
-        let lines = lost.chain([json(last)]).collect::<Result<Vec<_>>>()?;
+        let missed =
+            self.missed.iter().map(|((plugin, cause), count)| missed_line(plugin, *cause, *count));
+        let lines = missed.chain([json(last)]).collect::<Result<Vec<_>>>()?;
         self.sender.end_with(lines);
         Ok(())
     }
 
     fn send_missed_counts(&mut self) -> Result<()> {
-        while let Some((plugin, records)) = self.missed.first_key_value() {
-            if !self.sender.send_line(&json(&Line::new(
-                plugin,
-                now_ns(),
-                PluginOutput::Lost(*records),
-            ))?) {
+        while let Some(((plugin, cause), count)) = self.missed.first_key_value() {
+            if !self.sender.send_line(&missed_line(plugin, *cause, *count)?) {
                 break;
             }
             self.missed.pop_first();
         }
         Ok(())
     }
+}
+
+fn missed_line(plugin: &str, cause: MissingCause, count: u64) -> Result<Arc<str>> {
+    json(&Line::new(plugin, now_ns(), cause.output(count)))
 }
 
 #[cfg(test)]
@@ -112,13 +129,15 @@ mod tests {
         for _ in 0..12_000 {
             followers.publish(&line(PluginOutput::Printed("x".into()))).expect("JSON");
         }
+        followers.publish(&line(PluginOutput::Lost(7))).expect("JSON");
         followers.end(&line(PluginOutput::Unloaded { unlink_us: 1.0 })).expect("JSON");
         let read = || one.next_line(Duration::from_secs(10)).ok();
         let lines: Vec<Line> = std::iter::from_fn(read)
             .map(|line| serde_json::from_str(&line).expect("JSON"))
             .collect();
-        let [.., lost, last] = &lines[..] else { panic!("{} lines", lines.len()) };
-        assert_eq!(lost.output, PluginOutput::Lost(12_000 - (lines.len() as u64 - 2)));
+        let [.., skipped, lost, last] = &lines[..] else { panic!("{} lines", lines.len()) };
+        assert_eq!(skipped.output, PluginOutput::Skipped(12_000 - (lines.len() as u64 - 3)));
+        assert_eq!(lost.output, PluginOutput::Lost(7));
         assert_eq!(last.output, PluginOutput::Unloaded { unlink_us: 1.0 });
         // The follower of all plugins stays.
         assert!(all.next_line(Duration::from_secs(10)).is_ok() && followers.0.len() == 1);

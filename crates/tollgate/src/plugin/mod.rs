@@ -19,6 +19,7 @@ mod report;
 mod requests;
 mod session;
 mod state_transfer;
+mod suitability;
 mod variables;
 
 use std::process::ExitCode;

@@ -18,8 +18,10 @@ pub enum PluginOutput {
         name: String,
         members: Map<String, Value>,
     },
-    /// The number of records that were lost.
+    /// The number of records that were lost because the kernel's buffer was full.
     Lost(u64),
+    /// The number of lines that one reader of the log did not get, because it was too slow.
+    Skipped(u64),
     /// The plugin was unlinked, for this reason.
     #[serde(rename = "taken_out")]
     Unlinked(String),
@@ -90,6 +92,12 @@ impl PluginOutput {
                     number_of(*records as usize, "record")
                 )
             }
+            Self::Skipped(lines) => {
+                format!(
+                    "{} skipped, because this reader of the log is too slow",
+                    number_of(*lines as usize, "line")
+                )
+            }
             Self::Unlinked(why) => {
                 format!("disabled: {why}; replace it with `tollgate plugin swap`")
             }
@@ -123,6 +131,22 @@ mod tests {
     }
 
     #[test]
+    fn causes_of_losses_are_distinguished() {
+        let texts = [
+            (PluginOutput::Lost(1), r#"{"lost":1}"#, "1 record lost, because the buffer was full"),
+            (
+                PluginOutput::Skipped(2),
+                r#"{"skipped":2}"#,
+                "2 lines skipped, because this reader of the log is too slow",
+            ),
+        ];
+        for (output, json, text) in texts {
+            assert_eq!(serde_json::to_string(&output).expect("JSON"), json);
+            assert_eq!(output.line(), text);
+        }
+    }
+
+    #[test]
     fn lines_are_read_back() {
         let all = [
             PluginOutput::Printed("a".into()),
@@ -131,6 +155,7 @@ mod tests {
                 members: Map::from_iter([("n".into(), 1.into())]),
             },
             PluginOutput::Lost(2),
+            PluginOutput::Skipped(3),
             PluginOutput::Unlinked("why".into()),
             PluginOutput::Unloaded { unlink_us: 1.5 },
         ];

@@ -7,11 +7,12 @@ use control::Response;
 use kernel::plugin::ALL_SESSIONS;
 use kernel::session::SessionOptions;
 
-use super::extension::{Placement, Plugins, mask};
+use super::extension::{Placement, Plugins};
 use super::log_followers::LogFollowers;
 use super::replies::{publish_output, reply};
 use super::report::PluginReport;
 use super::requests::REQUEST_KEY;
+use super::suitability::{PluginHost, mask};
 use crate::extension::{Extension, ExtensionSetup, Joining, Losses, Request, SessionContext};
 use crate::format::number_of;
 use crate::output::print_message;
@@ -37,7 +38,7 @@ const WIDEN_THE_DAEMON: &str = "--plugins-machine-wide runs the plugin all the s
 pub struct PluginSetup {
     sources: Vec<SourceFile>,
     mask: u32,
-    has_guard: bool,
+    host: PluginHost,
     scope: PluginScope,
     output: OutputTarget,
 }
@@ -50,9 +51,10 @@ enum OutputTarget {
 impl PluginSetup {
     /// Plugins of a command. Compiles them, and prints up to `top` problems of each.
     pub fn of_command(sources: Vec<SourceFile>, top: usize, has_guard: bool) -> Result<Self> {
-        let mask = mask(&sources, top, Some(ONLY_IN_A_DAEMON), has_guard)?;
+        let host = PluginHost { has_guard, takes_calls: false };
+        let mask = mask(&sources, top, Some(ONLY_IN_A_DAEMON), host)?;
         let (scope, output) = (PluginScope::Session, OutputTarget::Stderr);
-        Ok(Self { sources, mask, has_guard, scope, output })
+        Ok(Self { sources, mask, host, scope, output })
     }
 
     /// Plugins of a daemon, which can load others later.
@@ -62,9 +64,10 @@ impl PluginSetup {
         scope: PluginScope,
     ) -> Result<Self> {
         let widen = (scope == PluginScope::Session).then_some(WIDEN_THE_DAEMON);
-        let mask = mask(&sources, usize::MAX, widen, has_guard)?;
+        let host = PluginHost { has_guard, takes_calls: true };
+        let mask = mask(&sources, usize::MAX, widen, host)?;
         let output = OutputTarget::Followers(LogFollowers::default());
-        Ok(Self { sources, mask, has_guard, scope, output })
+        Ok(Self { sources, mask, host, scope, output })
     }
 
     /// Plugins with these texts in an arm of the cost lab. `mask` is the mask that they need. With
@@ -73,7 +76,8 @@ impl PluginSetup {
         let source = |text: &&str| SourceFile::new("plugin".into(), (*text).into());
         let sources = texts.iter().map(source).collect();
         let (scope, output) = (PluginScope::Session, OutputTarget::Stderr);
-        Self { sources, mask, has_guard: false, scope, output }
+        let host = PluginHost { has_guard: false, takes_calls: false };
+        Self { sources, mask, host, scope, output }
     }
 }
 
@@ -89,7 +93,7 @@ impl ExtensionSetup for PluginSetup {
         };
         let is_machine_wide = self.scope != PluginScope::Session;
         let placement = Placement { is_machine_wide, ..Placement::default() };
-        let plugins = Plugins::of_session(session, self.has_guard);
+        let plugins = Plugins::of_session(session, self.host);
         let (sources, output) = (self.sources, self.output);
         Ok(Box::new(PluginsInSession { plugins, output, sources, placement }))
     }

@@ -12,7 +12,7 @@ use serde_json::Number;
 
 use super::arguments::{CallInput, bits};
 use super::compile::CompiledPlugin;
-use crate::format::shown_path;
+use crate::format::{number_of, shown_path};
 use crate::output::{Output, is_stdio};
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -128,7 +128,8 @@ impl Variables {
         let length = of.extend(u64::from_le_bytes(word));
         if length > u64::from(array.bytes) {
             let shown = if of.is_signed { (length as i64).to_string() } else { length.to_string() };
-            bail!("`output_length` is {shown}, but `output` has {} bytes", array.bytes);
+            let bytes = number_of(array.bytes as usize, "byte");
+            bail!("`output_length` is {shown}, but `output` has {bytes}");
         }
         Output::open(Some(to), Output::Stdout)?
             .write_bytes(&data.read(array.offset as usize, length as usize))

@@ -55,10 +55,11 @@ pub fn spec(
         .iter()
         .position(|name| Abi::ALL.iter().all(|abi| calls::number(*abi, name).is_none()));
     if let Some(at) = unknown {
-        let near = without_prefix(&selected[at]).or_else(|| {
-            let known = calls::all(Abi::X86_64).map(|(_, name)| name);
-            ecode::closest_name(&selected[at], known)
-        });
+        let near =
+            without_prefix(&selected[at]).or_else(|| of_number(&selected[at])).or_else(|| {
+                let known = calls::all(Abi::X86_64).map(|(_, name)| name);
+                ecode::closest_name(&selected[at], known)
+            });
         let help = near.map_or(String::new(), |near| format!("; did you mean `{near}`?"));
         return Err((Some(at), format!("there is no system call `{}`{help}", selected[at])));
     }
@@ -103,6 +104,11 @@ fn without_prefix(name: &str) -> Option<&str> {
         ["sys_enter_", "sys_exit_", "__x64_sys_", "ksys_", "sys_", "SYS_", "__NR_"];
     let rest = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix))?;
     calls::number(Abi::X86_64, rest).map(|_| rest)
+}
+
+/// The name of the call with this number.
+fn of_number(number: &str) -> Option<&'static str> {
+    calls::name(Abi::X86_64, number.parse().ok()?)
 }
 
 /// Removes the general fields that have the same name as a parameter: `arg2` of prctl is its second
@@ -218,6 +224,19 @@ mod tests {
                 .map(|hook| format!("on {hook}({name}) {{}} "));
             let (program, problems) = ecode::check(&handlers.concat(), &OffsetSource::ToCheck);
             assert!(program.is_some() && problems.is_empty(), "{name}: {problems:?}");
+        }
+    }
+
+    #[test]
+    fn a_number_is_replaced_by_the_name_of_its_call() {
+        for (selected, near) in
+            [("257", Some("openat")), ("SYS_openat", Some("openat")), ("9999", None)]
+        {
+            let refusal = spec(OffsetSource::ToCheck, EXIT, &[selected.into()]);
+            let (at, message) = refusal.expect_err("it is no name");
+            let help = near.map_or(String::new(), |near| format!("; did you mean `{near}`?"));
+            let wanted = format!("there is no system call `{selected}`{help}");
+            assert_eq!((at, message), (Some(0), wanted));
         }
     }
 

@@ -1,0 +1,211 @@
+//! Names of C, of BPF programs in C and of other tracers that E-code does not have, each with what
+//! to write instead.
+
+type Hints = &'static [(&'static [&'static str], &'static str)];
+
+/// The form of a map.
+pub const MAP_FORM: &str = "declare a map like this: `map<KEY, VALUE> name[ENTRIES];`";
+/// The hint at any iteration.
+pub const NO_ITERATION: &str = "count an index for the elements of an array; nothing iterates over \
+    a map, but `tollgate plugin show` prints its entries";
+const WITH_A_TYPE: &str = "begin a declaration with a type: `u64 x = 3;`";
+const STACKS: &str = "a plugin cannot read stacks: `tollgate lens` shows where calls sleep";
+
+/// Names of probes.
+const HOOKS: Hints = &[
+    (
+        &[
+            "kprobe",
+            "kretprobe",
+            "kfunc",
+            "kretfunc",
+            "fentry",
+            "fexit",
+            "uprobe",
+            "uretprobe",
+            "usdt",
+            "lsm",
+        ],
+        "functions cannot be probed: use `tracepoint(\"GROUP:EVENT\")`, or `enter` and `exit` of a \
+        system call",
+    ),
+    (&["interval", "profile", "iter"], "use `timer(\"1s\")`"),
+    (
+        &["BEGIN", "END", "begin"],
+        "initialize variables where they are declared; `tollgate plugin show` prints them at any \
+        time",
+    ),
+    (&["sys_enter", "syscall", "raw_syscalls", "entry"], "use `enter` or `enter(NAME)`"),
+    (&["sys_exit", "return", "sysret"], "use `exit` or `exit(NAME)`"),
+    (&["rawtracepoint", "rtp", "tp", "raw_tp"], "use `tracepoint(\"GROUP:EVENT\")`"),
+    (&["tc", "classifier"], "use `ingress` or `egress`"),
+];
+
+/// Words and macros outside of functions.
+const DECLARATIONS: Hints = &[
+    (&["SEC", "license"], "remove it: a plugin has no sections and no license"),
+    (
+        &[
+            "BPF_HASH",
+            "BPF_TABLE",
+            "BPF_ARRAY",
+            "BPF_HISTOGRAM",
+            "BPF_PERCPU_ARRAY",
+            "BPF_PERCPU_HASH",
+            "BPF_LRU_HASH",
+        ],
+        MAP_FORM,
+    ),
+    (&["BPF_PERF_OUTPUT", "BPF_RINGBUF_OUTPUT"], "remove it: `emit` and `print` need no buffer"),
+    (
+        &["__attribute__", "__attribute", "__packed", "__aligned"],
+        "remove it: there are no attributes, and structs have the layout of C",
+    ),
+    (
+        &["fn", "func", "function", "def", "fun", "__always_inline"],
+        "begin a function with the type of its result: `int f(int n) { … }`",
+    ),
+    (&["let", "var", "auto"], WITH_A_TYPE),
+    (&["import", "use", "include"], "remove it: a program is one file"),
+];
+
+/// Words that begin statements.
+const STATEMENTS: Hints = &[
+    (&["foreach"], NO_ITERATION),
+    (&["let", "var", "auto", "local"], WITH_A_TYPE),
+    (&["elif", "elseif", "elsif"], "write `else if`"),
+    (&["unless"], "write `if (!…)`"),
+    (&["until"], "write `while (!…)`"),
+    (&["unroll", "loop", "repeat"], "use `for` or `while`"),
+];
+
+/// Names that are used as variables.
+const VARIABLES: Hints = &[
+    (&["nsecs"], "use `now()`"),
+    (&["elapsed"], "use `now()`, and subtract the time of the beginning"),
+    (&["rand"], "use `random()`"),
+    (&["args", "ctx"], "the fields of a hook are variables: write the name of the field alone"),
+    (&["retval"], "the result of a call is the field `result` of `exit`"),
+    (&["curtask"], "`pid()`, `tid()` and `comm` describe the running thread"),
+    (&["username"], "use `uid()`"),
+    (&["kstack", "ustack"], STACKS),
+    (&["cgroup"], "`tollgate daemon --cgroup` selects the processes"),
+];
+
+/// Names of functions.
+const FUNCTIONS: Hints = &[
+    (&["bpf_get_current_comm"], "use `comm`"),
+    (&["bpf_get_current_pid_tgid"], "use `pid()` and `tid()`"),
+    (&["bpf_get_current_uid_gid"], "use `uid()` and `gid()`"),
+    (&["bpf_get_prandom_u32", "rand"], "use `random()`"),
+    (&["bpf_get_smp_processor_id"], "use `cpu()`"),
+    (&["bpf_ktime_get_ns", "clock_gettime", "nsecs", "strftime", "time"], "use `now()`"),
+    (&["bpf_printk", "bpf_trace_printk", "printf"], "use `print`"),
+    (&["bpf_probe_read_user", "probe_read_user"], "use `read_user`"),
+    (&["bpf_probe_read_user_str", "str"], "use `read_user_text`"),
+    (&["bpf_map_lookup_elem"], "use the entry itself: `m[KEY]`"),
+    (&["bpf_map_update_elem"], "assign to the entry: `m[KEY] = VALUE`"),
+    (&["bpf_map_delete_elem", "delete"], "use `erase(MAP, KEY)`"),
+    (&["bpf_ringbuf_output", "bpf_perf_event_output"], "use `emit`"),
+    (
+        &["clear", "zero"],
+        "there is no equivalent: `erase(MAP, KEY)` erases one entry, and a plugin that is loaded \
+        again begins with empty maps",
+    ),
+    (&["exit"], "use `return`"),
+    (&["getgid"], "use `gid()`"),
+    (&["getpid"], "use `pid()`"),
+    (&["gettid"], "use `tid()`"),
+    (&["getuid"], "use `uid()`"),
+    (
+        &["hist", "lhist", "log2", "log2l"],
+        "there is no equivalent: count the bits with a loop, `while (n >>= 1) bits++;`",
+    ),
+    (&["kstack", "ustack"], STACKS),
+    (&["count"], "count in an entry or a variable: `m[KEY]++`"),
+    (&["sum"], "add to an entry or a variable: `m[KEY] += n`"),
+    (
+        &["override", "bpf_override_return"],
+        "there is no equivalent: handlers of `connect`, `bind` and `socket` refuse calls by their \
+        return values, and those of `guard` denounce them",
+    ),
+    (
+        &["signal", "bpf_send_signal"],
+        "there is no equivalent: a handler of `guard` denounces calls, and `--guard=enforce` \
+        responds to them",
+    ),
+    (&["strerror"], "there is no equivalent: print the number with %d"),
+    (&["system", "cat"], "there is no equivalent: a plugin runs no commands and reads no files"),
+];
+
+/// Methods of maps.
+const METHODS: Hints = &[
+    (&["increment", "atomic_increment"], "write `m[KEY]++`"),
+    (&["lookup", "lookup_or_init", "lookup_or_try_init", "get"], "write `m[KEY]`"),
+    (&["update", "insert", "set"], "write `m[KEY] = VALUE`"),
+    (&["erase", "delete", "remove", "pop"], "write `erase(m, KEY)`"),
+    (&["has", "contains", "count"], "write `has(m, KEY)`"),
+    (&["perf_submit", "ringbuf_output"], "write `emit(STRUCT)`"),
+];
+
+/// Limits of C's headers that do not fit into an `int`, and so not into an enum.
+const WIDE: &[&str] = &[
+    "INT64_MAX",
+    "INT64_MIN",
+    "LLONG_MAX",
+    "LLONG_MIN",
+    "LONG_MAX",
+    "LONG_MIN",
+    "SIZE_MAX",
+    "SSIZE_MAX",
+    "UINT32_MAX",
+    "UINT64_MAX",
+    "UINT_MAX",
+    "UINTPTR_MAX",
+    "ULLONG_MAX",
+    "ULONG_MAX",
+];
+
+fn hint(hints: Hints, name: &str) -> Option<&'static str> {
+    hints.iter().find(|(names, _)| names.contains(&name)).map(|(_, hint)| *hint)
+}
+
+/// What E-code has in place of a probe.
+pub fn hook(name: &str) -> Option<&'static str> {
+    hint(HOOKS, name)
+}
+
+/// What E-code has in place of a word outside of functions.
+pub fn declaration(name: &str) -> Option<&'static str> {
+    hint(DECLARATIONS, name)
+}
+
+/// What E-code has in place of a word at the beginning of a statement.
+pub fn statement(name: &str) -> Option<&'static str> {
+    hint(STATEMENTS, name)
+}
+
+/// What E-code has in place of a variable.
+pub fn variable(name: &str) -> Option<&'static str> {
+    hint(VARIABLES, name)
+}
+
+/// What E-code has in place of a function.
+pub fn function(name: &str) -> Option<&'static str> {
+    hint(FUNCTIONS, name)
+}
+
+/// What E-code has in place of a method of a map.
+pub fn method(name: &str) -> Option<&'static str> {
+    hint(METHODS, name)
+}
+
+/// How a program declares a constant of C's headers.
+pub fn header_constant(name: &str) -> String {
+    let declared = match WIDE.contains(&name) {
+        true if name.ends_with("_MIN") => format!("const i64 {name} = …;"),
+        true => format!("const u64 {name} = …;"),
+        false => format!("enum {{ {name} = … }};"),
+    };
+    format!("declare constants of C's headers yourself: `{declared}`")
+}
