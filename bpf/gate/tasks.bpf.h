@@ -348,7 +348,7 @@ static __always_inline void attach_task(struct task_struct *task, u32 index,
 	row_add_thread(row);
 	if (!is_free) {
 		call_leave_row(thread, task);
-		if (thread->in_call == IN_CALL)
+		if (thread->in_call == IN_CALL && has(thread, LENS))
 			thread->in_call = IN_OUTER_CALL;
 	}
 	call_begin_to_count(thread, task, false);

@@ -299,6 +299,12 @@ pub(crate) fn own_pid_namespace() -> Result<u32> {
     Ok(namespace.ino() as u32)
 }
 
+/// Whether /proc has the processes of this PID namespace, and numbers them as it does.
+pub fn has_own_proc() -> bool {
+    let own = fs::read_link("/proc/self");
+    own.is_ok_and(|own| own.to_str() == Some(&std::process::id().to_string()))
+}
+
 /// Whether this process's PID namespace has this number.
 pub(crate) fn is_own_pid_namespace(number: u32) -> bool {
     own_pid_namespace().is_ok_and(|own| own == number)

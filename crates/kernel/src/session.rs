@@ -370,6 +370,13 @@ impl Gate {
             }
             if is_its {
                 let (row, parent) = sessions.first().map_or((0, 0), |parent| (row, *parent));
+                // A call that began in the parent row is one of the thread's own row from now on.
+                let _ = atomic_field!(self.threads, slot, in_call).compare_exchange(
+                    wire::IN_OUTER_CALL as u8,
+                    wire::IN_CALL as u8,
+                    Ordering::SeqCst,
+                    Ordering::SeqCst,
+                );
                 // The gate only reads these fields. The parent session reads the counts in the old
                 // and in the new row (see lens/counters.rs). A later session with the number of
                 // this one does not count the thread as its own.

@@ -3,13 +3,14 @@
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use clap::Args;
 use clap::builder::{NonEmptyStringValueParser, OsStringValueParser, TypedValueParser as _};
 use identity::cgroup::Cgroups;
 use kernel::mounts::mounted;
+use kernel::process::has_own_proc;
 
 use crate::format::{command_line, printable};
 use crate::output::print_message;
@@ -78,6 +79,7 @@ impl Select {
 
 /// The processes that were selected by PID, each of which must exist. Prints a note for a thread.
 pub fn by_pid(select: &Select) -> Result<Vec<u32>> {
+    ensure!(has_own_proc(), kernel::Error::NoProc);
     let mut processes = Vec::new();
     for pid in &select.pid {
         let process = process_of_thread(*pid)?;
@@ -125,9 +127,6 @@ fn process_of_thread(pid: u32) -> Result<u32> {
     }
     let status = match fs::read_to_string(format!("/proc/{pid}/status")) {
         Ok(status) => status,
-        Err(_) if !Path::new("/proc/self").exists() => {
-            bail!(kernel::Error::NoProc)
-        }
         Err(_) => bail!("there is no process {pid}; it may have ended"),
     };
     let leader = status
@@ -147,12 +146,23 @@ pub fn without_mount_point(path: &str) -> &str {
     path.strip_prefix("/sys/fs/cgroup").unwrap_or(path).trim_matches('/')
 }
 
-/// Parses a cgroup of the command line.
+/// Parses a cgroup of the command line, and resolves `.` and `..` in its path.
 pub fn parse_cgroup(path: &str) -> Result<String, String> {
-    if without_mount_point(path).is_empty() {
+    let mut resolved = PathBuf::new();
+    for part in Path::new(path).components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                resolved.pop();
+            }
+            part => resolved.push(part),
+        }
+    }
+    let resolved = resolved.to_str().expect("made of UTF-8");
+    if without_mount_point(resolved).is_empty() {
         return Err("every process is in the root control group: use --all".into());
     }
-    Ok(path.to_owned())
+    Ok(resolved.to_owned())
 }
 
 /// Refuses paths of files that are not cgroups, and warns about cgroups that do not exist: they may
@@ -276,5 +286,7 @@ mod tests {
             assert!(parse_cgroup(path).unwrap_err().contains("--all"), "{path}");
         }
         assert_eq!(parse_cgroup("/jobs").as_deref(), Ok("/jobs"));
+        assert_eq!(parse_cgroup("/a/../jobs/./b/..").as_deref(), Ok("/jobs"));
+        assert!(parse_cgroup("/sys/fs/cgroup/a/..").unwrap_err().contains("--all"));
     }
 }

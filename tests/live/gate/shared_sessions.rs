@@ -323,7 +323,7 @@ mod alone {
         Job::run("--guard=watch --store /dev/null/no-folder", workload("exit 0"))
             .finish()
             .exits_with(125)
-            .says("cannot lock the store");
+            .says("is not a folder");
         first.wait_until_tended();
         first.finish();
     }

@@ -24,96 +24,106 @@ fn account_of(ran: &Finished) -> ThreadAccount {
     account
 }
 
-#[test]
-fn computing_is_time_on_cpu_or_waiting_for_one() {
-    const COMPUTING: u64 = 600;
-    let account =
-        account_of(&Job::run("", workload(&format!("compute {COMPUTING}"))).finish().success());
-    assert_eq!(account.threads, 1);
-    let outside = account.cpu_ns + account.runqueue_ns;
-    assert!(outside >= COMPUTING * MS * 99 / 100, "{account:?}");
-}
+/// A change of the gate's generation by another session loses switches.
+mod alone {
+    use super::*;
 
-#[test]
-fn ready_threads_wait_for_a_processor() {
-    let account = account_of(&Job::run("", workload("compute-beside 400 0")).finish().success());
-    // The program and the three that it shares the processor with.
-    assert_eq!(account.threads, 4);
-    assert!(account.runqueue_ns > account.lifetime_ns / 2, "{account:?}");
-}
-
-#[test]
-fn page_faults_wait_for_a_file() {
-    let files = folder();
-    let path = files.path().join("cold");
-    let mut file = File::create(&path).expect("room");
-    file.write_all(&vec![1; 16 << 20]).and_then(|()| file.sync_all()).expect("room");
-    let command = workload(&format!("map-cold {}", path.display()));
-    let ran = Job::run("", command).finish().success();
-    let account = account_of(&ran);
-    let known: Value = ran.json();
-    let (ns, faults) = (&known["ns"], &known["major_faults"]);
-    assert!(account.major_faults >= faults.as_u64().expect("a number"), "{account:?}");
-    let outside = account.faults_ns + account.cpu_ns + account.runqueue_ns;
-    assert!(outside as f64 >= ns.as_f64().expect("a number") * 0.95, "{account:?} {ns}");
-    // A folder in memory has no faults that wait.
-    assert_eq!(account.faults_ns > 0, account.major_faults > 0, "{account:?}");
-}
-
-#[test]
-fn stopped_time_is_known() {
-    const STOPPED: Duration = Duration::from_millis(300);
-    let mut command = words("sh -c");
-    command.push("kill -STOP $$; :".into());
-    let run = Job::run("", command).start();
-    let shell = run.child_running("sh");
-    eventually("its stop", || state(shell) == Some('T'));
-    std::thread::sleep(STOPPED);
-    kill(shell as i32, libc::SIGCONT);
-    let account = account_of(&run.finish().success());
-    assert!(u128::from(account.stopped_ns) >= STOPPED.as_nanos(), "{account:?}");
-}
-
-/// Since Linux 6.18, a throttled thread does not count as ready.
-#[test]
-fn throttled_time_is_known() {
-    let cgroup = TestCgroup::of("cpu");
-    if fs::write(cgroup.0.join("cpu.max"), "20000 100000").is_err() {
-        fs::write(cgroup.0.join("cpu.cfs_quota_us"), "20000").expect("a controller of processors");
+    #[test]
+    fn computing_is_time_on_cpu_or_waiting_for_one() {
+        const COMPUTING: u64 = 600;
+        let account =
+            account_of(&Job::run("", workload(&format!("compute {COMPUTING}"))).finish().success());
+        assert_eq!(account.threads, 1);
+        let outside = account.cpu_ns + account.runqueue_ns;
+        assert!(outside >= COMPUTING * MS * 99 / 100, "{account:?}");
     }
-    let mut command = words("sh -c");
-    let enter = format!("echo $$ > {}; exec \"$@\"", cgroup.0.join("cgroup.procs").display());
-    command.extend([enter.into(), "sh".into()]);
-    command.extend(workload("compute 500"));
-    let account = account_of(&Job::run("", command).finish().success());
-    let waited = account.throttled_ns + account.runqueue_ns;
-    assert!(waited > account.lifetime_ns / 2, "{account:?}");
-}
 
-#[test]
-fn sleeping_thread_is_in_a_call() {
-    let subject = Job::of(workload("hang")).start();
-    eventually("its sleep", || is_in_call(subject.pid(), libc::SYS_pause));
-    let lens = Job::lens(&format!("-p {} --for 300ms", subject.pid())).finish().success();
-    let account = account_of(&lens);
-    assert_eq!(account.threads, 1);
-    assert!(account.calls_ns > account.lifetime_ns * 99 / 100, "{account:?}");
-}
+    #[test]
+    fn ready_threads_wait_for_a_processor() {
+        let account =
+            account_of(&Job::run("", workload("compute-beside 400 0")).finish().success());
+        // The program and the three that it shares the processor with.
+        assert_eq!(account.threads, 4);
+        assert!(account.runqueue_ns > account.lifetime_ns / 2, "{account:?}");
+    }
 
-#[test]
-fn thread_that_is_attached_in_a_call_has_its_whole_time() {
-    let mut subject = {
-        let mut job = Job::of(workload("calls-on-input 10"));
-        job.command.stdin(Stdio::piped());
-        job.start()
-    };
-    let pid = subject.pid();
-    eventually("its first read", || is_in_read(pid));
-    let lens = Job::lens(&format!("-p {pid}")).start();
-    watches(&lens);
-    std::thread::sleep(Duration::from_millis(300));
-    drop(subject.stdin());
-    subject.finish().success();
-    let account = account_of(&lens.finish().success());
-    assert!(account.calls_ns > account.lifetime_ns * 98 / 100, "{account:?}");
+    #[test]
+    fn page_faults_wait_for_a_file() {
+        let files = folder();
+        let path = files.path().join("cold");
+        let mut file = File::create(&path).expect("room");
+        file.write_all(&vec![1; 16 << 20]).and_then(|()| file.sync_all()).expect("room");
+        let command = workload(&format!("map-cold {}", path.display()));
+        let ran = Job::run("", command).finish().success();
+        let account = account_of(&ran);
+        let known: Value = ran.json();
+        let (ns, faults) = (&known["ns"], &known["major_faults"]);
+        assert!(account.major_faults >= faults.as_u64().expect("a number"), "{account:?}");
+        let outside = account.faults_ns + account.cpu_ns + account.runqueue_ns;
+        assert!(outside as f64 >= ns.as_f64().expect("a number") * 0.95, "{account:?} {ns}");
+        // A folder in memory has no faults that wait.
+        assert_eq!(account.faults_ns > 0, account.major_faults > 0, "{account:?}");
+    }
+
+    #[test]
+    fn stopped_time_is_known() {
+        const STOPPED: Duration = Duration::from_millis(300);
+        let mut command = words("sh -c");
+        command.push("kill -STOP $$; :".into());
+        let run = Job::run("", command).start();
+        let shell = run.child_running("sh");
+        eventually("its stop", || state(shell) == Some('T'));
+        std::thread::sleep(STOPPED);
+        kill(shell as i32, libc::SIGCONT);
+        let account = account_of(&run.finish().success());
+        // A thread that is about to stop may have to wait for a processor first.
+        let waited = u128::from(account.stopped_ns + account.runqueue_ns);
+        assert!(waited >= STOPPED.as_nanos(), "{account:?}");
+        assert!(account.stopped_ns > account.lifetime_ns / 2, "{account:?}");
+    }
+
+    /// Since Linux 6.18, a throttled thread does not count as ready.
+    #[test]
+    fn throttled_time_is_known() {
+        let cgroup = TestCgroup::of("cpu");
+        if fs::write(cgroup.0.join("cpu.max"), "20000 100000").is_err() {
+            fs::write(cgroup.0.join("cpu.cfs_quota_us"), "20000")
+                .expect("a controller of processors");
+        }
+        let mut command = words("sh -c");
+        let enter = format!("echo $$ > {}; exec \"$@\"", cgroup.0.join("cgroup.procs").display());
+        command.extend([enter.into(), "sh".into()]);
+        command.extend(workload("compute 500"));
+        let account = account_of(&Job::run("", command).finish().success());
+        let waited = account.throttled_ns + account.runqueue_ns;
+        assert!(waited > account.lifetime_ns / 2, "{account:?}");
+    }
+
+    #[test]
+    fn sleeping_thread_is_in_a_call() {
+        let subject = Job::of(workload("hang")).start();
+        eventually("its sleep", || is_in_call(subject.pid(), libc::SYS_pause));
+        let lens = Job::lens(&format!("-p {} --for 300ms", subject.pid())).finish().success();
+        let account = account_of(&lens);
+        assert_eq!(account.threads, 1);
+        assert!(account.calls_ns > account.lifetime_ns * 99 / 100, "{account:?}");
+    }
+
+    #[test]
+    fn thread_that_is_attached_in_a_call_has_its_whole_time() {
+        let mut subject = {
+            let mut job = Job::of(workload("calls-on-input 10"));
+            job.command.stdin(Stdio::piped());
+            job.start()
+        };
+        let pid = subject.pid();
+        eventually("its first read", || is_in_read(pid));
+        let lens = Job::lens(&format!("-p {pid}")).start();
+        watches(&lens);
+        std::thread::sleep(Duration::from_millis(300));
+        drop(subject.stdin());
+        subject.finish().success();
+        let account = account_of(&lens.finish().success());
+        assert!(account.calls_ns > account.lifetime_ns * 98 / 100, "{account:?}");
+    }
 }

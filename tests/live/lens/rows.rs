@@ -93,9 +93,10 @@ fn rows_of_commands() {
         let call = calls.iter().find(|call| call.name == name);
         call.map_or(0, |call| call.count)
     };
-    assert_eq!(count(&parent.calls, "wait4"), 20);
+    assert!(count(&parent.calls, "wait4") >= 20);
     assert_eq!(count(&child.calls, "getppid"), 20);
-    assert_eq!(count(&parent.calls, "getppid"), 0);
+    // The shell calls it at its start.
+    assert_eq!(count(&parent.calls, "getppid"), 1);
 }
 
 /// Uses all rows of the gate.

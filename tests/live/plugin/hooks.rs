@@ -183,7 +183,7 @@ fn packets_are_counted_and_dropped() {
     let state = at_work.show("beyond");
     assert_eq!((&state["outside_packet"], &state["outside"]), (&1.into(), &0.into()), "{state}");
     let shown = at_work.request("show beyond").success().text();
-    assert!(shown.contains("1 reads outside a packet"), "{shown}");
+    assert!(shown.contains("1 read outside a packet"), "{shown}");
     assert_eq!(to.recv(&mut [0; 16]).expect("it comes"), 3);
     to.set_nonblocking(true).expect("it may be so");
     assert!(to.recv(&mut [0; 16]).is_err());

@@ -41,6 +41,11 @@ impl Lock {
         Ok(Self { _file: file })
     }
 
+    /// Opens the lock file, and returns its path.
+    pub fn file() -> Result<PathBuf> {
+        Ok(open(NAME)?.1)
+    }
+
     /// Takes the lock if it is free. Returns `None` if another process has it.
     pub fn try_take() -> Result<Option<Self>> {
         let (file, path) = open(NAME)?;

@@ -132,9 +132,10 @@ impl Tracking {
         if tasks.is_empty() {
             return Vec::new();
         }
+        // With services, a thread has a slot until the kernel frees it, and is in no session then.
+        let is_running = |thread: &wire::thread_state| thread.task != 0 && thread.session != 0;
         let threads = (1..self.states.entries()).map(|slot| self.states.read(slot));
-        let running: BTreeSet<u32> =
-            threads.filter(|thread| thread.task != 0).map(|thread| thread.tgid).collect();
+        let running: BTreeSet<u32> = threads.filter(is_running).map(|thread| thread.tgid).collect();
         tasks.retain(|(_, task)| !running.contains(&task.tgid));
         tasks.into_iter().map(|(entry, task)| (entry, number(&task))).collect()
     }

@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use control::Response;
-use kernel::process::wait_for;
+use kernel::process::{has_own_proc, wait_for};
 use kernel::wire;
 use libsystemd::daemon::{NotifyState, notify};
 use serde_json::Value;
@@ -92,6 +92,7 @@ fn selection(arguments: &DaemonArguments) -> Select {
 pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
     // What the extensions need is checked before anything is started.
     let select = selection(arguments);
+    ensure!(has_own_proc(), kernel::Error::NoProc);
     process_selection::check_cgroups(&select)?;
     let policy = policy(arguments)?;
     let has_guard = policy.is_some();

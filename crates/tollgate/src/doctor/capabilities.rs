@@ -56,6 +56,8 @@ pub const GROUPS: &[(&str, &[Capability])] = &[
 
 const GATE: &[Capability] = &[
     required("root", ALL, "sudo tollgate run ...", root),
+    required("/proc", ALL, "mount -t proc none /proc", |_| files::own_proc()),
+    required("lock file", ALL, "a /run to which root can write", |_| files::lock_file()),
     required("kernel types (BTF)", ALL, "a kernel with CONFIG_DEBUG_INFO_BTF=y", types),
     required(
         "tracepoints with types (tp_btf)",

@@ -4,10 +4,26 @@ use std::fs;
 use std::io::{ErrorKind, Read as _};
 use std::path::Path;
 
+use kernel::gate::Lock;
 use kernel::pace::energy_sensor::EnergySensors;
-use kernel::process::is_root;
+use kernel::process::{has_own_proc, is_root};
 
 use super::finding::Finding;
+
+pub fn own_proc() -> Finding {
+    match has_own_proc() {
+        true => Finding::yes(""),
+        false => Finding::no(kernel::Error::NoProc.to_string()),
+    }
+}
+
+pub fn lock_file() -> Finding {
+    match Lock::file() {
+        Ok(path) => Finding::yes(path.display().to_string()),
+        Err(kernel::Error::NotRoot) => Finding::untried("only root can open it"),
+        Err(error) => Finding::no(error.to_string()),
+    }
+}
 
 pub fn kernel_addresses() -> Finding {
     const READ_LIMIT: u64 = 64 << 10;

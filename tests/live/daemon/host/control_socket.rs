@@ -61,7 +61,7 @@ fn malformed_request_gets_a_sentence() {
         (b"{\"ask\":\"release\",\"whom\":[\"x", "does not understand"),
         (b"{\"ask\":\"hold\",\"pid\":-1}\n", "does not understand"),
         (b"{\"ask\":\"hold\",\"pid\":0}\n", "process 0 is not guarded here"),
-        (b"{\"ask\":\"verb\",\"verb\":\"normalize\",\"programs\":[\"\"]}\n", "no baseline"),
+        (b"{\"ask\":\"verb\",\"verb\":\"normalize\",\"programs\":[\"\"]}\n", "name is empty"),
         (&deep, "does not understand"),
     ];
     for (request, words) in requests {

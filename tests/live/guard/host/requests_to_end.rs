@@ -47,8 +47,9 @@ fn command_with_a_handler_ends_when_tollgate_is_requested_to_end() {
 #[test]
 fn command_ends_whose_held_child_gets_no_signal() {
     let it = learned();
+    // The child's baseline is loaded while it makes its usual calls, which take a second or more.
     let script =
-        format!("trap 'echo trapped; exit 3' TERM; {} routine 100 50", it.program.display());
+        format!("trap 'echo trapped; exit 3' TERM; {} routine 1000000 50", it.program.display());
     let mut job = Job::run(STOP, ["sh", "-c", &script].map(Into::into).into());
     job.command.env("TOLLGATE_STORE", it.folder.path().join("store"));
     let running = job.start();
