@@ -183,7 +183,7 @@ pub const WORKLOADS: &[Workload] = &[
         nanoseconds of both."),
     workload("handed-tasks", "N MS", tasks::handed_tasks,
         "Begins N tasks, for each of which another thread works MS ms; prints how many \
-        nanoseconds of processor time they took."),
+        nanoseconds of processor time they took. How many calls that takes varies."),
     workload("ticks", "N MS", tasks::ticks,
         "Works MS ms after each of N sleeps; prints how many nanoseconds of processor time that \
         took."),

@@ -1,10 +1,11 @@
 //! Tasks with deadlines, whose work is known: begun by the program itself, or to be inferred.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -94,15 +95,24 @@ pub fn nested_tasks(mut arguments: Arguments) -> Outcome {
 
 /// Tasks whose work a second thread does, which the first one wakes. Prints the processor time of
 /// the process within the tasks.
+/// Whether a thread of this process sleeps in a call.
+fn is_asleep(thread: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('S'))
+}
+
 pub fn handed_tasks(mut arguments: Arguments) -> Outcome {
     let tasks = arguments.number("N", 1..=MAX_TASKS)?;
     let ms = arguments.number("MS", 1..=HOUR_MS)?;
     arguments.end()?;
     let (to, back) = (Pipe::new()?, Pipe::new()?);
     let kind = TaskType::new(c"frame");
+    let number = AtomicI32::new(0);
     let mut ns = 0;
     let outcome = thread::scope(|scope| {
         let worker = scope.spawn(|| {
+            // SAFETY: takes no arguments.
+            number.store(unsafe { libc::gettid() }, Ordering::SeqCst);
             (0..tasks).try_for_each(|_| {
                 to.receive()?;
                 work_for(ms);
@@ -110,8 +120,10 @@ pub fn handed_tasks(mut arguments: Arguments) -> Outcome {
             })
         });
         for _ in 0..tasks {
-            // Meanwhile, the other thread falls asleep, so that this one wakes it.
-            nap(2)?;
+            // The other thread falls asleep, so that this one wakes it.
+            while !is_asleep(number.load(Ordering::SeqCst)) {
+                nap(1)?;
+            }
             let task = kind.begin();
             let began = process_ns();
             to.send()?;
