@@ -234,7 +234,7 @@ static __always_inline void lens_abandon(struct thread_state *thread)
 	lens_cold_of(thread)->waits_since_ns = 0;
 }
 
-/* The thread ends in a call, which counts in the account only. */
+/* The thread ends in a call. Its cell counts it as unfinished; its time is in the account. */
 static __always_inline void lens_end_in_call(struct thread_state *thread, struct task_struct *task)
 {
 	u64 now = bpf_ktime_get_ns(), runqueue;
@@ -275,8 +275,7 @@ static __always_inline void lens_sys_exit_unseen(struct thread_state *thread)
 	lens_add_current_life(thread->slot, ACCOUNT_UNFINISHED);
 }
 
-
-/* The thread is switched out in the middle of a call. */
+/* The thread is switched out, in a call or outside of calls. */
 static __always_inline void lens_switch_out(struct switching *at)
 {
 	struct thread_state *thread = at->thread;

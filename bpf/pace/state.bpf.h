@@ -48,7 +48,7 @@ static __always_inline struct pace_task *pace_task_at(u32 task)
 	return &pace_tasks[task & (PACE_TASKS - 1)];
 }
 
-/* The `life` of a task with this number. */
+/* The word that has a task's number and its state. */
 static __always_inline u64 pace_life(u32 number, enum pace_task_state state)
 {
 	return (u64)number << PACE_NUMBER_SHIFT | state;

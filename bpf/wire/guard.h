@@ -193,7 +193,10 @@ enum guard_restraint {
  * usually send SIGKILL (10 s or more).
  */
 #define GUARD_GRACE_NS 5000000000ULL
-/* The unit of its end, 67 ms, so that it fits into 32 bits for nine years after a boot. */
+/*
+ * The end of this time is stored in units of 2^26 ns (67 ms), so that it fits into 32 bits for nine
+ * years after a boot.
+ */
 #define GUARD_GRACE_SHIFT 26
 
 /* The value (si_value) of the signals by which Tollgate stops and continues processes ("TOLL"). */

@@ -62,15 +62,15 @@ enum account_part {
 	/* Calls that are in no call's cell, because their beginning or their end was not seen. */
 	ACCOUNT_UNFINISHED,
 	/*
-	 * Calls that began in the parent row, and are in a call's cell there. These times are those
-	 * since the thread counts in its row, for the session of which that is.
+	 * Calls that began in the parent row and are counted there. For the session of the thread's
+	 * own row, this part has their time since the thread began to count in that row.
 	 */
 	ACCOUNT_OUTER,
 	/* Ready to run outside of calls, but not on a processor. */
 	ACCOUNT_READY,
 	/* Sleeps outside of calls: page faults that wait for a file or for memory. */
 	ACCOUNT_FAULTS,
-	/* By a signal, a tracer or a freezer of control groups. */
+	/* By a signal, a tracer or the freezer of cgroup v2. */
 	ACCOUNT_STOPPED,
 	/* By the guard. */
 	ACCOUNT_HELD,
@@ -224,7 +224,10 @@ struct lens_life {
 	__u64 off_ns;
 	__u32 minor_faults;
 	__u32 major_faults;
-	/* Outside of calls: when it was switched out (0: it is not), its run_delay then, why */
+	/*
+	 * When it was switched out outside of a call (0: it is not off a processor), its run_delay
+	 * at that time, and the part of the account to which the wait belongs.
+	 */
 	__u64 left_ns;
 	__u64 left_delay_ns;
 	/* enum account_part */

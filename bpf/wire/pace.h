@@ -156,8 +156,8 @@ struct pace_task {
 };
 
 /*
- * The number of free entries of pace_tasks that each processor keeps. It uses them while it has
- * more than half of them, so an entry is not used again at once.
+ * The number of free entries of pace_tasks that each processor keeps at most. While it has at most
+ * half of that number, it takes one from the queue, so that an entry is not used again at once.
  */
 #define PACE_KEPT 8
 

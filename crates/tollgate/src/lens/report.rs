@@ -82,7 +82,7 @@ pub struct Call {
 pub struct ThreadAccount {
     pub threads: u64,
     pub lifetime_ns: u64,
-    /// In calls, with those that had not ended when their thread or the session did.
+    /// In calls, with those that began before the watch or had not ended at its end.
     pub calls_ns: u64,
     /// On a processor outside of calls: the program's own code, page faults and interrupts.
     pub cpu_ns: u64,
@@ -90,7 +90,7 @@ pub struct ThreadAccount {
     pub runqueue_ns: u64,
     /// Asleep in page faults outside of calls.
     pub faults_ns: u64,
-    /// Stopped by a signal, a tracer or a freezer of control groups.
+    /// Stopped by a signal, a tracer or the freezer of cgroup v2.
     pub stopped_ns: u64,
     /// Held by the guard.
     pub held_ns: u64,
