@@ -47,7 +47,6 @@ static __always_inline u32 alloc_row(u32 session_index, struct session *session,
 	row->threads = 0;
 	row->began_ns = bpf_ktime_get_ns();
 	row->ended_ns = 0;
-	row->made_for = session->number;
 	name_row(row, session, task, name);
 	row->state = ROW_LIVE;
 	return index;

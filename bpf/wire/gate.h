@@ -250,8 +250,6 @@ struct row {
 	/* When its first thread joined it, and when the last one left it (0: it has threads). */
 	__u64 began_ns;
 	__u64 ended_ns;
-	/* session.number of the session for which it was made. */
-	__u64 made_for;
 	/* comm; for PER_COMMAND, the whole name of the program's file if it is known. */
 	char comm[COMMAND_LEN];
 };

@@ -62,8 +62,8 @@ enum account_part {
 	/* Calls that are in no call's cell, because their beginning or their end was not seen. */
 	ACCOUNT_UNFINISHED,
 	/*
-	 * Calls that began in the parent row and are counted there. For the session of the thread's
-	 * own row, this part has their time since the thread began to count in that row.
+	 * Calls that began in the parent row and are counted there. This part has their time since
+	 * the thread began to count in its own row.
 	 */
 	ACCOUNT_OUTER,
 	/* Ready to run outside of calls, but not on a processor. */

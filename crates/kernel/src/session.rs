@@ -122,7 +122,6 @@ impl Gate {
             state: wire::ROW_LIVE,
             session: index,
             began_ns: now_ns(),
-            made_for: 1 + latest,
             ..Default::default()
         };
         self.rows.write(base_row, live);

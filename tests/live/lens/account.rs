@@ -2,13 +2,13 @@
 
 use std::fs::{self, File};
 use std::io::Write as _;
-use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::Value;
 
+use super::subject::Subject;
 use crate::harness::cgroup::TestCgroup;
-use crate::harness::job::{folder, is_in_call, is_in_read, kill, state, watches};
+use crate::harness::job::{folder, is_in_call, kill, state};
 use crate::harness::report::ThreadAccount;
 use crate::harness::{Finished, Job, eventually, words, workload};
 
@@ -137,18 +137,10 @@ mod alone {
     #[test]
     fn thread_that_is_attached_in_a_call_has_its_whole_time() {
         let stolen = stolen_ns();
-        let mut subject = {
-            let mut job = Job::of(workload("calls-on-input 10"));
-            job.command.stdin(Stdio::piped());
-            job.start()
-        };
-        let pid = subject.pid();
-        eventually("its first read", || is_in_read(pid));
-        let lens = Job::lens(&format!("-p {pid}")).start();
-        watches(&lens);
+        let subject = Subject::new();
+        let lens = subject.watch();
         std::thread::sleep(Duration::from_millis(300));
-        drop(subject.stdin());
-        subject.finish().success();
+        subject.end();
         let account = account_of(&lens.finish().success(), stolen);
         assert!(account.calls_ns > account.lifetime_ns * 98 / 100, "{account:?}");
     }

@@ -1,62 +1,17 @@
 //! `tollgate lens`: processes that already run.
 
 use std::collections::BTreeSet;
-use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{ChildStdin, Stdio};
 use std::time::{Duration, Instant};
 
+use super::subject::{CALLS, Subject};
 use crate::harness::cgroup::TestCgroup;
 use crate::harness::job::{
-    copy, folder, is_in_call, is_in_read, kill, sleeps_of, state, threads_of, wait_for_refresh,
-    watches,
+    copy, folder, is_in_call, kill, sleeps_of, state, threads_of, wait_for_refresh, watches,
 };
 use crate::harness::report::RowReport;
 use crate::harness::{BusyRun, Job, NOBODY, Report, Running, eventually, workload, workloads};
-
-/// A process that waits in a read and makes a known number of calls for each byte that it receives.
-struct Subject {
-    running: Running,
-    stdin: ChildStdin,
-}
-
-const CALLS: u64 = 1000;
-
-impl Subject {
-    fn new() -> Self {
-        Self::of(Job::of(workload(&format!("calls-on-input {CALLS}"))))
-    }
-
-    fn of(mut job: Job) -> Self {
-        let mut running = {
-            job.command.stdin(Stdio::piped());
-            job.start()
-        };
-        let stdin = running.stdin();
-        let pid = running.pid();
-        eventually("its first read", || is_in_read(pid));
-        Self { running, stdin }
-    }
-
-    fn pid(&self) -> u32 {
-        self.running.pid()
-    }
-
-    /// Lets the process make its calls, and waits until it is in its next read.
-    fn make_calls(&mut self) {
-        let pid = self.pid();
-        eventually("its read", || is_in_read(pid));
-        let before = sleeps_of(pid);
-        self.stdin.write_all(b".").expect("it reads");
-        eventually("its next read", || sleeps_of(pid) > before && is_in_read(pid));
-    }
-
-    fn end(self) {
-        drop(self.stdin);
-        self.running.finish().success();
-    }
-}
 
 fn interrupted(lens: Running) -> Report {
     lens.signal(libc::SIGINT);
@@ -66,8 +21,7 @@ fn interrupted(lens: Running) -> Report {
 #[test]
 fn by_pid_until_exit() {
     let mut subject = Subject::new();
-    let lens = Job::lens(&format!("-p {}", subject.pid())).start();
-    watches(&lens);
+    let lens = subject.watch();
     subject.make_calls();
     subject.end();
     let ran = lens.finish().success().says("has ended");
@@ -84,8 +38,7 @@ fn by_pid_until_exit() {
 #[test]
 fn sigint_ends_the_lens_only() {
     let mut subject = Subject::new();
-    let lens = Job::lens(&format!("-p {}", subject.pid())).start();
-    watches(&lens);
+    let lens = subject.watch();
     subject.make_calls();
     let pid = subject.pid();
     let report = interrupted(lens);
@@ -101,12 +54,10 @@ fn sigint_ends_the_lens_only() {
 #[test]
 fn calls_from_before_the_watch_have_no_known_time() {
     let mut subject = Subject::new();
-    let first = Job::lens(&format!("-p {}", subject.pid())).start();
-    watches(&first);
+    let first = subject.watch();
     // The first lens has seen the beginning of the read in which the second one finds the thread.
     subject.make_calls();
-    let second = Job::lens(&format!("-p {}", subject.pid())).start();
-    watches(&second);
+    let second = subject.watch();
     let time_of_read = |lens| {
         let report = interrupted(lens);
         report.in_progress.iter().find(|call| call.name == "read").expect("it reads").ns
@@ -134,8 +85,7 @@ fn a_thread_selects_its_process() {
 fn two_lenses_on_one_process() {
     for per in ["", "--per thread"] {
         let mut subject = Subject::new();
-        let first = Job::lens(&format!("-p {}", subject.pid())).start();
-        watches(&first);
+        let first = subject.watch();
         subject.make_calls();
         let second = Job::lens(&format!("-p {} {per}", subject.pid())).start();
         watches(&second);
@@ -152,11 +102,9 @@ fn two_lenses_on_one_process() {
 #[test]
 fn second_lens_outlasts_the_first() {
     let mut subject = Subject::new();
-    let first = Job::lens(&format!("-p {}", subject.pid())).start();
-    watches(&first);
+    let first = subject.watch();
     subject.make_calls();
-    let second = Job::lens(&format!("-p {}", subject.pid())).start();
-    watches(&second);
+    let second = subject.watch();
     subject.make_calls();
     assert_eq!(interrupted(first).count("getppid"), 2 * CALLS);
     subject.make_calls();
@@ -294,8 +242,7 @@ fn process_of_another_user() {
     let mut job = Job::of(vec![program.into(), "calls-on-input".into(), calls]);
     job.command.uid(NOBODY).gid(NOBODY);
     let mut subject = Subject::of(job);
-    let lens = Job::lens(&format!("-p {}", subject.pid())).start();
-    watches(&lens);
+    let lens = subject.watch();
     subject.make_calls();
     subject.end();
     let report = lens.finish().success().report().complete();

@@ -8,3 +8,4 @@ mod diff;
 mod host;
 mod rows;
 mod shared;
+mod subject;

@@ -1,37 +1,25 @@
 //! Several watches of the same tasks.
 
-use std::process::Stdio;
-
+use super::subject::{CALLS, Subject};
 use crate::harness::cgroup::TestCgroup;
-use crate::harness::job::{is_in_call, is_in_read, sleeps_of, wait_for_refresh, watches};
+use crate::harness::job::{is_in_call, wait_for_refresh, watches};
 use crate::harness::{Job, eventually, workload};
 
 #[test]
 fn watches_of_a_control_group_count_each_call_once() {
-    const CALLS: u64 = 1000;
     let cgroup = TestCgroup::new();
-    let mut subject = {
-        let mut job = Job::of(workload(&format!("calls-on-input {CALLS}")));
-        job.command.stdin(Stdio::piped());
-        job.start()
-    };
-    let pid = subject.pid();
-    let mut stdin = subject.stdin();
+    let mut subject = Subject::new();
     let watch = || Job::lens(&format!("--cgroup {}", cgroup.0.display())).start();
     let lenses = [watch(), watch()];
     for lens in &lenses {
         eventually("its beginning", || lens.read("err").contains("watching for later ones"));
     }
-    eventually("its first read", || is_in_read(pid));
-    cgroup.add(pid);
+    cgroup.add(subject.pid());
     // Each of them finds the process at its next poll once more.
     lenses.iter().for_each(wait_for_refresh);
-    let before = sleeps_of(pid);
-    std::io::Write::write_all(&mut stdin, b".").expect("it reads");
-    eventually("its next read", || sleeps_of(pid) > before && is_in_read(pid));
+    subject.make_calls();
     lenses.iter().for_each(wait_for_refresh);
-    drop(stdin);
-    subject.finish().success();
+    subject.end();
     for lens in lenses {
         lens.signal(libc::SIGINT);
         let report = lens.finish().success().report().complete();

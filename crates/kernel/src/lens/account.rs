@@ -47,27 +47,26 @@ fn parts(thread: &LiveThread, usage: &ThreadUsage, now_ns: u64) -> Vec<(u32, Cal
         major_faults: u64::from((usage.major_faults as u32).wrapping_sub(life.major_faults)),
         ..CallStats::default()
     };
-    // The kernel adds a wait for a processor when it has ended.
-    let waited = |wall: u64, off: u64, waited_before: u64| {
-        let runqueue = usage.run_delay_ns.saturating_sub(waited_before).min(off);
-        CallStats {
-            count: 1,
-            wall_ns: wall,
-            runqueue_ns: runqueue,
-            blocked_ns: off - runqueue,
-            ..CallStats::default()
-        }
+    let waited_since = |before: u64| usage.run_delay_ns.saturating_sub(before);
+    let part = |wall: u64, off: u64, runqueue: u64| CallStats {
+        count: 1,
+        wall_ns: wall,
+        runqueue_ns: runqueue.min(off),
+        blocked_ns: off.saturating_sub(runqueue),
+        ..CallStats::default()
     };
     let mut parts = vec![(wire::ACCOUNT_LIFE, whole)];
     if off_outside > 0 {
-        let is_ready = life.left_part == wire::ACCOUNT_THROTTLED;
-        let part = if is_ready { wire::ACCOUNT_READY } else { life.left_part };
-        let before = if is_ready { 0 } else { life.left_delay_ns };
-        parts.push((part, waited(off_outside, off_outside, before)));
+        // The kernel adds a wait for a processor to its counter when it has ended.
+        let (index, runqueue) = match life.left_part {
+            wire::ACCOUNT_THROTTLED => (wire::ACCOUNT_READY, off_outside),
+            other => (other, waited_since(life.left_delay_ns)),
+        };
+        parts.push((index, part(off_outside, off_outside, runqueue)));
     }
     if thread.call.is_some_and(|(_, entered_ns)| entered_ns != 0) {
         let off = hot.off_ns + off_in_call;
-        let call = waited(since(hot.entered_ns), off, switch.run_delay_first);
+        let call = part(since(hot.entered_ns), off, waited_since(switch.run_delay_first));
         parts.push((wire::ACCOUNT_UNFINISHED, call));
     }
     parts
@@ -119,6 +118,11 @@ mod tests {
         let (part, call) = &all[1];
         assert_eq!((*part, call.wall_ns), (wire::ACCOUNT_UNFINISHED, 800));
         assert_eq!((call.runqueue_ns, call.blocked_ns), (20, 380));
+
+        let mut ready = thread(None, wire::thread_state::default(), 1500);
+        ready.life.left_part = wire::ACCOUNT_THROTTLED;
+        let (part, wait) = &parts(&ready, &USAGE, 2000)[1];
+        assert_eq!((*part, wait.runqueue_ns, wait.blocked_ns), (wire::ACCOUNT_READY, 500, 0));
 
         let all = parts(&thread(None, wire::thread_state::default(), 1500), &USAGE, 2000);
         assert_eq!(all[0].1.blocked_ns, 0);
