@@ -1,13 +1,18 @@
 //! The settings of a frequency domain before its speed was set, and their restoration.
 
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use super::actuator::{Actuator, USERSPACE, bounds_files, clamp_files, preference_file};
 use super::cpufreq::domain_folder;
-use super::limits_pair::LimitsPair;
+use super::limits_pair::{EFFECT_TIMEOUT, LimitsPair};
 use super::sysfs::number;
 use super::system_limit;
+
+/// How often to read whether restored bounds are in effect.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// How a domain was before its speed was set.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,6 +87,24 @@ impl OriginalSpeed {
             }
             Actuator::Preference => fs::write(preference_file(&folder), value),
             Actuator::Clamp => restore_pair(clamp_files(root), self.clamps()?),
+        }
+    }
+
+    /// Waits until the restored bounds are in effect, so that the next process does not take older
+    /// ones for the original. It does not wait if the system limits the speed.
+    pub fn wait_for_effect(&self, root: &Path) {
+        if self.actuator != Actuator::Bounds {
+            return;
+        }
+        let has_effect = || -> io::Result<bool> {
+            let now = Self::read(root, self.domain, self.actuator)?;
+            let fastest = number(&domain_folder(root, self.domain).join("cpuinfo_max_freq"))?;
+            Ok(now.bounds == self.bounds || system_limit::is_active(root, self.domain, fastest))
+        };
+        let end = Instant::now() + EFFECT_TIMEOUT;
+        // A domain whose files cannot be read any more is offline.
+        while has_effect().is_ok_and(|has_effect| !has_effect) && Instant::now() < end {
+            sleep(POLL_INTERVAL);
         }
     }
 }

@@ -96,15 +96,15 @@ impl SpeedControl {
     /// whether it has changed. Fails if its governor has changed.
     pub fn reread(&mut self, root: &Path) -> io::Result<bool> {
         let mut now = OriginalSpeed::read(root, self.original.domain, self.original.actuator)?;
-        let bounds = now.bounds;
+        if let ControlFiles::Bounds(pair) = &mut self.files {
+            now.bounds = pair.effective(now.bounds);
+        }
         now.keep_maximum(root, self.original.bounds.1, self.range.1);
         if now.governor != self.original.governor {
             return Err(io::Error::other(OTHER_GOVERNOR));
         }
-        match &mut self.files {
-            ControlFiles::Bounds(pair) => pair.now = bounds,
-            ControlFiles::Clamp(pair) => pair.now = now.clamps()?,
-            ControlFiles::SetSpeed(_) | ControlFiles::Preference { .. } => {}
+        if let ControlFiles::Clamp(pair) = &mut self.files {
+            pair.effective(now.clamps()?);
         }
         let has_changed = now != self.original;
         self.original = now;
@@ -150,10 +150,17 @@ impl SpeedControl {
     }
 
     fn release(&mut self, root: &Path) -> io::Result<()> {
-        if !self.is_released {
-            self.original.restore(root)?;
-            self.is_released = true;
+        if self.is_released {
+            return Ok(());
         }
+        match &mut self.files {
+            ControlFiles::Bounds(pair) => pair.write(self.original.bounds)?,
+            ControlFiles::Clamp(pair) => pair.write(self.original.clamps()?)?,
+            ControlFiles::SetSpeed(_) | ControlFiles::Preference { .. } => {
+                self.original.restore(root)?;
+            }
+        }
+        self.is_released = true;
         Ok(())
     }
 
@@ -231,6 +238,29 @@ mod tests {
         control.set(sysfs.root(), Setting::System).unwrap();
         sysfs.write(0, "scaling_governor", "performance");
         assert_eq!(control.reread(sysfs.root()).unwrap_err().to_string(), OTHER_GOVERNOR);
+    }
+
+    #[test]
+    fn bounds_that_are_not_in_effect_yet_are_not_anothers() {
+        let sysfs = FakeSysfs::new(&[0]);
+        let mut control = control(&sysfs, Actuator::Bounds);
+        control.set(sysfs.root(), Setting::At(1_200_000)).unwrap();
+        control.set(sysfs.root(), Setting::At(800_000)).unwrap();
+        control.set(sysfs.root(), Setting::System).unwrap();
+        // The kernel has applied none of the writes, only the first ones, or some of the last.
+        for (min, max) in [("800000", "1200000"), ("1200000", "1200000"), ("800000", "800000")] {
+            sysfs.write(0, "scaling_min_freq", min);
+            sysfs.write(0, "scaling_max_freq", max);
+            assert!(!control.reread(sysfs.root()).unwrap(), "{min} {max}");
+            assert_eq!(control.original().bounds, (800_000, 3_000_000));
+        }
+        // This process has not written such a maximum.
+        sysfs.write(0, "scaling_max_freq", "1800000");
+        assert!(control.reread(sysfs.root()).unwrap());
+        assert_eq!(control.original().bounds, (800_000, 1_800_000));
+        // Once the files have shown the latest values, all others are another's.
+        sysfs.write(0, "scaling_max_freq", "1200000");
+        assert!(control.reread(sysfs.root()).unwrap());
     }
 
     #[test]

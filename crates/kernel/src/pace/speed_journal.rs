@@ -127,7 +127,10 @@ impl SpeedJournal {
         let (mut done, mut left) = (Vec::new(), Vec::new());
         for original in self.read()? {
             match original.restore(root) {
-                Ok(()) => done.push(original.domain),
+                Ok(()) => {
+                    original.wait_for_effect(root);
+                    done.push(original.domain);
+                }
                 Err(_) => left.push(JournalEntry { original, is_released: false }),
             }
         }

@@ -315,11 +315,14 @@ impl SpeedSetter {
     /// Restores all domains. What cannot be restored now, because it is offline, stays in the
     /// journal for a later command.
     fn release(&mut self) -> Result<()> {
-        let mut left = Vec::new();
+        let (root, mut left) = (Path::new("/"), Vec::new());
         for Controlled { control, .. } in &mut self.controlled {
-            if control.set(Path::new("/"), Setting::System).is_err() {
-                let original = control.original().clone();
-                left.push(JournalEntry { original, is_released: false });
+            match control.set(root, Setting::System) {
+                Ok(()) => control.original().wait_for_effect(root),
+                Err(_) => {
+                    let original = control.original().clone();
+                    left.push(JournalEntry { original, is_released: false });
+                }
             }
         }
         Ok(self.journal.write(&left)?)
