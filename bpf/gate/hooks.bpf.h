@@ -109,6 +109,8 @@ static __always_inline void call_watched_switch(struct cpu_state *cpu, struct ta
 
 static __always_inline void call_exec(struct thread_state *thread)
 {
+	if (config.enabled & LENS_IN_BAND)
+		lens_exec(thread);
 	if (has(thread, GUARD))
 		guard_exec(thread);
 	if (has(thread, SERVICE))

@@ -14,6 +14,7 @@
 #include "gate/rows.bpf.h"
 #include "lens/account.bpf.h"
 #include "lens/cells.bpf.h"
+#include "lens/in_band.bpf.h"
 #include "lens/sites.bpf.h"
 #include "lens/slow.bpf.h"
 #include "lens/state.bpf.h"
@@ -49,7 +50,7 @@ static __always_inline void lens_sys_enter(struct crossing *at)
 
 	thread->lens.minor_faults = at->task->min_flt;
 	thread->lens.major_faults = at->task->maj_flt;
-	if (has(thread, LENS_SAMPLE)) {
+	if (has(thread, LENS_SAMPLE) && !in_band_is_on(thread)) {
 		entry = cell_entry(thread->row, at->call);
 		if (entry && (*entry & CELL_CHEAP)) {
 			/* `off_ns`: it has waited for this call. */
@@ -128,7 +129,7 @@ static __always_inline void lens_reconcile_switch(struct thread_state *thread,
 
 /* Adds the time of a call that ends. `weight`: the number of calls that it stands for. */
 static __always_inline void lens_add_time(struct crossing *at, struct cell *cell, u64 wall,
-					  u32 weight)
+					  u32 weight, bool is_rejected)
 {
 	struct thread_state *thread = at->thread;
 	struct task_struct *task = running_task(thread->task);
@@ -146,9 +147,13 @@ static __always_inline void lens_add_time(struct crossing *at, struct cell *cell
 		cell->blocked_ns += thread->lens.off_ns - runqueue;
 		if (thread->lens.has_site)
 			lens_record_site(thread, task->sched_info.run_delay);
+		if (in_band_is_on(thread))
+			in_band_end_sleep(thread->slot, task->sched_info.run_delay);
 	}
 	if (has(thread, LENS_SLOW) && !at->is_outer)
 		lens_slow_exit(thread, at->result, at->now, runqueue);
+	if (in_band_is_on(thread))
+		in_band_record(at, wall, runqueue, is_rejected);
 	thread->lens.off_ns = 0;
 }
 
@@ -189,7 +194,7 @@ static __always_inline void lens_sys_exit(struct crossing *at)
 	wall = now - thread->lens.entered_ns;
 	if (has(thread, LENS_SAMPLE) && entry)
 		weight = lens_update_sampling(thread, cell, entry, wall);
-	lens_add_time(at, cell, wall, weight);
+	lens_add_time(at, cell, wall, weight, false);
 }
 
 /*
@@ -217,7 +222,7 @@ static __always_inline void lens_sys_exit_denied(struct crossing *at)
 	/* The thread's latest call that has taken effect stays the same. */
 	effective = thread->call;
 	thread->call = call;
-	lens_add_time(at, cell, at->now - thread->lens.entered_ns, 1);
+	lens_add_time(at, cell, at->now - thread->lens.entered_ns, 1, true);
 	thread->call = effective;
 }
 
@@ -269,6 +274,12 @@ static __always_inline void lens_task_exit(struct thread_state *thread, struct t
 	lens_slow_drop_stack(thread);
 }
 
+/* The thread executes another program, whose memory has no in-band records. */
+static __always_inline void lens_exec(struct thread_state *thread)
+{
+	thread->lens.in_band_process = 0;
+}
+
 /* A call ends that the thread was in when it began to count. */
 static __always_inline void lens_sys_exit_unseen(struct thread_state *thread)
 {
@@ -293,6 +304,8 @@ static __always_inline void lens_switch_out(struct switching *at)
 	run_delay = task->sched_info.run_delay;
 	if (thread->lens.has_site)
 		lens_record_site(thread, run_delay);
+	if (in_band_is_on(thread))
+		in_band_end_sleep(thread->slot, run_delay);
 	if (!thread->lens.off_ns)
 		thread->lens_switch.run_delay_first = run_delay;
 	if (!thread->lens.entered_ns)
@@ -309,8 +322,8 @@ static __always_inline void lens_switch_in(struct switching *at)
 	struct thread_state *thread = at->thread;
 	struct lens_cold *cold;
 	struct stack *stack;
-	bool long_sleep;
-	u64 now, off;
+	bool long_sleep, is_in_band = in_band_is_on(thread);
+	u64 now, off, site;
 
 	if (!thread->lens.is_off_cpu) {
 		lens_return_outside(at);
@@ -322,20 +335,25 @@ static __always_inline void lens_switch_in(struct switching *at)
 	thread->lens_switch.switched_in_ns = now;
 	thread->lens.off_ns += off;
 	lens_life_of(thread)->off_ns += off;
-	if (!thread->lens.is_asleep || !has(thread, LENS_SITES | LENS_SLOW))
+	if (!thread->lens.is_asleep || !(is_in_band || has(thread, LENS_SITES | LENS_SLOW)))
 		return;
 	cold = lens_cold_of(thread);
 	cold->unsampled_sleeps += 1;
 	cold->unsampled_sleep_ns += off;
 	cold->site_budget_ns -= off;
 	long_sleep = lens_slow_is_longest_sleep(thread, off);
-	if (cold->site_budget_ns > 0 && !long_sleep)
+	if (cold->site_budget_ns > 0 && !long_sleep && !is_in_band)
 		return;
 	stack = lens_take_stack(at->task);
+	site = stack ? lens_site_of_stack(stack) : SITE_UNKNOWN;
+	if (is_in_band)
+		in_band_add_sleep(thread->slot, site, off);
+	if (cold->site_budget_ns > 0 && !long_sleep)
+		return;
 	if (stack && long_sleep)
 		lens_slow_save_stack(thread, stack, off);
 	thread->lens.has_site = 1;
-	cold->site = stack ? lens_site_of_stack(stack) : SITE_UNKNOWN;
+	cold->site = site;
 	cold->site_off_ns = cold->unsampled_sleep_ns;
 	cold->site_sleeps = cold->unsampled_sleeps;
 	cold->unsampled_sleep_ns = 0;

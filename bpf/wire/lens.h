@@ -167,8 +167,11 @@ struct lens_hot {
 	__u64 off_ns;
 	__u32 minor_faults;
 	__u32 major_faults;
+	/* Its in-band records: the process's memory (0: none), and the entry there. */
+	__u16 in_band_entry;
+	__u8 in_band_process;
 	/* LENS_SAMPLE: how many more cheap calls go untimed. */
-	__u32 untimed_left;
+	__u8 untimed_left;
 	/* In this call: it is switched out, or its switch in was not reported. */
 	__u8 is_off_cpu;
 	/* It was switched out to sleep; otherwise it was preempted. */
@@ -211,8 +214,13 @@ struct lens_cold {
 	/* When the thread began to wait for a decision on its call, and the call; 0: it did not. */
 	__u64 waits_since_ns;
 	__u32 waits_for_call;
-	/* Pads to a whole cache line. */
-	__u32 unused;
+	/*
+	 * In this call, with in-band records: the number of sites in which it has slept, and which
+	 * of them was the latest, counted from 1, while the wait after that sleep is not known (0:
+	 * it is).
+	 */
+	__u16 in_band_sleeps;
+	__u16 in_band_latest;
 };
 
 /* A thread's state: the account (lens_lives). */
@@ -235,6 +243,23 @@ struct lens_life {
 	__u32 unused;
 	/* Pads to a whole cache line. */
 	__u64 unused_line;
+};
+
+/* Processes with in-band records, from 1 on: thread_state has 8 bits for the number. */
+#define IN_BAND_PROCESSES 256
+
+/* A process with in-band records. */
+struct in_band_owner {
+	/* 0: the entry is free. */
+	__u32 session;
+	/* The number of sites in which its threads have slept. */
+	__u32 sites;
+};
+
+struct in_band_site_key {
+	__u64 address;
+	__u32 process;
+	__u32 unused;
 };
 
 /*

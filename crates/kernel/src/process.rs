@@ -266,6 +266,16 @@ pub fn has_hung_up(descriptor: i32) -> bool {
 
 /// The process that opened the other end of a UNIX socket, if that process belonged to root.
 pub fn root_peer(socket: i32) -> Option<u32> {
+    credentials_of_peer(socket).filter(|peer| peer.uid == 0).map(|peer| peer.pid as u32)
+}
+
+/// The process that opened the other end of a UNIX socket. `None`: it is in no PID namespace that
+/// this process sees.
+pub fn peer(socket: i32) -> Option<u32> {
+    credentials_of_peer(socket).map(|peer| peer.pid as u32).filter(|pid| *pid != 0)
+}
+
+fn credentials_of_peer(socket: i32) -> Option<libc::ucred> {
     let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: a destination of the given length.
@@ -278,7 +288,7 @@ pub fn root_peer(socket: i32) -> Option<u32> {
             &raw mut length,
         )
     };
-    (got == 0 && peer.uid == 0).then_some(peer.pid as u32)
+    (got == 0).then_some(peer)
 }
 
 /// Makes this thread run before all threads without a real-time priority or a deadline (sched(7)).

@@ -8,6 +8,7 @@ use std::{ptr, slice};
 
 use libc::pid_t;
 
+use crate::in_band::{self, Records};
 use crate::pace::{Task, TaskType};
 use crate::{Error, Plugin, TaskRef, assign, service_of};
 
@@ -106,18 +107,26 @@ pub unsafe extern "C" fn tollgate_service_assign_thread(
 pub unsafe extern "C" fn tollgate_service_of(tid: pid_t, name: *mut c_char, size: usize) -> c_int {
     to_errno(|| {
         let service = service_of(nonzero_pid(tid)?)?;
-        if name.is_null() || size <= service.len() {
-            let sentence =
-                format!("the buffer is too small: the service's name has {} bytes", service.len());
-            return Err(ErrnoMessage(libc::ERANGE, sentence));
-        }
-        // SAFETY: the caller's contract; the name and a NUL fit into `size` bytes.
-        unsafe {
-            name.copy_from_nonoverlapping(service.as_ptr().cast(), service.len());
-            *name.add(service.len()) = 0;
-        }
-        Ok(service.len() as c_int)
+        // SAFETY: the caller's contract.
+        unsafe { write_name(&service, name, size) }
     })
+}
+
+/// Writes a name with its NUL. Returns its length.
+///
+/// # Safety
+/// As of `tollgate_service_of`.
+unsafe fn write_name(text: &str, name: *mut c_char, size: usize) -> Result<c_int, ErrnoMessage> {
+    if name.is_null() || size <= text.len() {
+        let sentence = format!("the buffer is too small: the name has {} bytes", text.len());
+        return Err(ErrnoMessage(libc::ERANGE, sentence));
+    }
+    // SAFETY: the caller's contract; the name and a NUL fit into `size` bytes.
+    unsafe {
+        name.copy_from_nonoverlapping(text.as_ptr().cast(), text.len());
+        *name.add(text.len()) = 0;
+    }
+    Ok(text.len() as c_int)
 }
 
 /// Returns NULL on failure.
@@ -228,4 +237,36 @@ pub extern "C" fn tollgate_pace_end_and_begin(task: u64, kind: u64) -> u64 {
 #[unsafe(no_mangle)]
 pub extern "C" fn tollgate_pace_set_deadline(task: u64, nanoseconds: u64) {
     Task::from_id(task).set_deadline(Duration::from_nanos(nanoseconds));
+}
+
+/// The page of records, or NULL after [`record_error`].
+fn page_of(records: impl FnOnce() -> Result<Records, Error> + UnwindSafe) -> *const c_void {
+    let mut page = ptr::null();
+    let to = AssertUnwindSafe(&mut page);
+    to_errno(move || {
+        let AssertUnwindSafe(page) = { to };
+        *page = records()?.page();
+        Ok(0)
+    });
+    page
+}
+
+/// `include/tollgate_in_band.h` describes this function and those below.
+#[unsafe(no_mangle)]
+pub extern "C" fn tollgate_records() -> *const c_void {
+    page_of(in_band::thread)
+}
+
+/// Asks for the records again.
+#[unsafe(no_mangle)]
+pub extern "C" fn tollgate_records_again() -> *const c_void {
+    page_of(in_band::reopen)
+}
+
+/// # Safety
+/// As of `tollgate_service_of`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tollgate_site_name(site: u32, name: *mut c_char, size: usize) -> c_int {
+    // SAFETY: the caller's contract.
+    to_errno(|| unsafe { write_name(&in_band::site_name(site)?, name, size) })
 }

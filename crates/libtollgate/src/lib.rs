@@ -1,12 +1,15 @@
 //! The library for programs that talk to Tollgate. A program can assign its processes and threads
 //! to services or query their services (docs/service.md), can call plugins (docs/ecode.md), and can
-//! begin and end tasks with deadlines (docs/pace.md). The C interface is `include/tollgate.h`.
+//! begin and end tasks with deadlines (docs/pace.md). A program can read what its own latest calls
+//! have cost (docs/in-band.md). The C interface is `include/tollgate.h` and, for the last of these,
+//! `include/tollgate_in_band.h`.
 
 #![warn(missing_docs)]
 
 mod c_api;
 mod client;
 mod error;
+pub mod in_band;
 pub mod pace;
 mod plugin;
 

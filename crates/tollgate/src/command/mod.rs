@@ -22,16 +22,17 @@ pub use find_program::{find_program, refusal, refuse};
 
 /// Starts a command in a session. The session's extensions must have been prepared for the command.
 /// `before` is called just before the command's process is created. Fails with an exit status if
-/// the program cannot be executed.
+/// the program cannot be executed. `variables` are set in the command's environment.
 pub fn start(
     runner: &mut SessionRunner,
     program: PathBuf,
     words: &[OsString],
     user: Option<User>,
+    variables: &[(OsString, OsString)],
     before: impl FnOnce() -> Result<()>,
 ) -> Result<Result<Child, ExitCode>> {
     // Signals are taken over only now, because Ctrl-C is for Tollgate until the command exists.
-    let command = gated(program, words, user, Dispositions::take_over())?;
+    let command = gated(program, words, user, variables, Dispositions::take_over())?;
     runner.begin(&[])?;
     before()?;
     let mut child = {
@@ -103,12 +104,12 @@ pub fn gated(
     program: PathBuf,
     words: &[OsString],
     user: Option<User>,
+    variables: &[(OsString, OsString)],
     signals: Dispositions,
 ) -> Result<GatedCommand> {
-    let changes: Vec<(OsString, OsString)> = user.as_ref().map_or_else(Vec::new, |user| {
-        let variables = user.environment.iter();
-        variables.map(|(name, value)| ((*name).into(), value.into())).collect()
-    });
+    let of_user = user.iter().flat_map(|user| &user.environment);
+    let of_user = of_user.map(|(name, value)| (OsString::from(name), OsString::from(value)));
+    let changes: Vec<_> = of_user.chain(variables.iter().cloned()).collect();
     let is_changed = |name: &OsString| changes.iter().any(|(changed, _)| changed == name);
     let kept = std::env::vars_os().filter(|(name, _)| !is_changed(name)).collect::<Vec<_>>();
     Ok(GatedCommand::new(

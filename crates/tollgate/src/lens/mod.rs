@@ -7,6 +7,7 @@ mod build_report;
 mod call_table;
 mod diff;
 mod fitted_table;
+mod in_band_server;
 mod options;
 mod order;
 mod report;
@@ -26,6 +27,7 @@ use crate::report::print;
 pub use arguments::LensArguments;
 use arguments::LensCommand;
 pub use arms::ARMS;
+pub use in_band_server::command_variable;
 pub use options::LensOptions;
 pub use session::LensSetup;
 

@@ -14,6 +14,7 @@ use kernel::symbols::KernelSymbols;
 use kernel::wire;
 
 use super::build_report::{ReportRows, lens_report};
+use super::in_band_server::InBandServer;
 use super::order::Order;
 use super::report::{InProgress, LensReport};
 use super::slow_calls::SlowCalls;
@@ -50,8 +51,9 @@ impl ExtensionSetup for LensSetup {
         options.slower_ns = self.slower_ns;
     }
 
-    fn start(self: Box<Self>, _context: &mut SessionContext<'_>) -> Result<Box<dyn Extension>> {
+    fn start(self: Box<Self>, context: &mut SessionContext<'_>) -> Result<Box<dyn Extension>> {
         let now = now_ns();
+        let start_server = || InBandServer::start(context.gate, context.session.index);
         Ok(Box::new(LensInSession {
             mask: self.mask,
             per: self.per,
@@ -62,6 +64,7 @@ impl ExtensionSetup for LensSetup {
             counted: now..now,
             names: BTreeMap::new(),
             read_ns: now,
+            _in_band: (self.mask & wire::LENS_IN_BAND != 0).then(start_server).transpose()?,
         }))
     }
 }
@@ -79,6 +82,8 @@ struct LensInSession {
     names: BTreeMap<u32, String>,
     /// When the counters were last read.
     read_ns: u64,
+    /// Serves processes until it is dropped.
+    _in_band: Option<InBandServer>,
 }
 
 impl LensInSession {

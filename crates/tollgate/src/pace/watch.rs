@@ -65,7 +65,7 @@ pub fn watch(arguments: &WatchArguments) -> Result<ExitCode> {
     };
     let mut runner = SessionRunner::start(vec![setup])?;
     runner.prepare_command(&program, words)?;
-    let child = command::start(&mut runner, program, words, None, || Ok(()))?;
+    let child = command::start(&mut runner, program, words, None, &[], || Ok(()))?;
     command::finish(runner, child, words, false, &arguments.result, &mut output)
 }
 

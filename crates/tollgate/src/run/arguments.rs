@@ -18,6 +18,10 @@ pub struct RunArguments {
     pub lens: bool,
     #[command(flatten)]
     pub lens_options: LensOptions,
+    /// Let the command read records of its own latest calls in its own memory (docs/in-band.md);
+    /// includes --lens
+    #[arg(long)]
+    pub in_band: bool,
     #[command(flatten)]
     pub result: ResultOptions,
     /// Run the command as this user (a name, UID or UID:GID) while Tollgate stays root

@@ -6,11 +6,12 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use kernel::signals::Dispositions;
+use kernel::wire;
 
 use crate::command::{self, find_program, refusal, refuse};
 use crate::extension::ExtensionSetup;
 use crate::guard::GuardSetup;
-use crate::lens::LensSetup;
+use crate::lens::{self, LensSetup};
 use crate::output::Output;
 use crate::pace::PacingSetup;
 use crate::plugin::{self, PluginSetup};
@@ -37,7 +38,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
         arguments.guard.mode.is_some() || arguments.pace.file.is_some() || !plugins.is_empty();
     if arguments.service.is_some() && !arguments.lens && !has_others {
         join(&arguments.service)?;
-        let error = command::gated(program, words, user, Dispositions::take_over())?.execute();
+        let error = command::gated(program, words, user, &[], Dispositions::take_over())?.execute();
         return refuse(&words[0], refusal(&error));
     }
     // If Tollgate keeps running beside the command, its own work must not be charged to the
@@ -48,7 +49,9 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
     };
     let mut runner = SessionRunner::start(extensions(arguments, plugins)?)?;
     runner.prepare_command(&program, words)?;
-    let child = command::start(&mut runner, program, words, user, || join(&arguments.service))?;
+    let variables: Vec<_> = arguments.in_band.then(lens::command_variable).into_iter().collect();
+    let join_service = || join(&arguments.service);
+    let child = command::start(&mut runner, program, words, user, &variables, join_service)?;
     // The command runs already, so Tollgate continues even if the daemon has ended.
     let _ = join(&own_service);
     let measures_toll = !arguments.lens_options.no_toll;
@@ -63,7 +66,10 @@ fn extensions(
     let policy = arguments.guard.policy()?;
     let has_guard = policy.is_some();
     let pace = PacingSetup::of_options(&arguments.pace)?;
-    let lens = if arguments.lens || (!has_guard && pace.is_none() && plugins.is_empty()) {
+    let mut lens = if arguments.lens
+        || arguments.in_band
+        || (!has_guard && pace.is_none() && plugins.is_empty())
+    {
         arguments.lens_options.setup()
     } else if arguments.lens_options.is_given() {
         bail!(
@@ -73,6 +79,9 @@ fn extensions(
     } else {
         LensSetup::off()
     };
+    if arguments.in_band {
+        lens.mask |= wire::LENS_IN_BAND;
+    }
     let mut extensions: Vec<Box<dyn ExtensionSetup>> = vec![Box::new(lens)];
     if let Some(policy) = policy {
         extensions.push(Box::new(GuardSetup { policy, events: None, executables: Vec::new() }));

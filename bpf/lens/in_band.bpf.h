@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * In-band records: each call of a thread in the memory of its process (wire/in_band.h). A record is
+ * complete before the thread's sequence number counts it, so that a reader needs no lock: the
+ * kernel writes in the order of the program on x86 (Intel SDM, volume 3, 9.2.2).
+ */
+#ifndef TOLLGATE_LENS_IN_BAND_BPF_H
+#define TOLLGATE_LENS_IN_BAND_BPF_H
+
+#include "lens/sites.bpf.h"
+#include "lens/state.bpf.h"
+#include "wire/in_band.h"
+
+_Static_assert(sizeof(struct in_band_thread) == IN_BAND_PAGE, "a thread's entry is not a page");
+
+/* The memory of a process, which user space makes: see guard/profiles.bpf.h, struct profile_map. */
+struct in_band_map {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, IN_BAND_ENTRIES);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(key_size, sizeof(u32));
+	__uint(value_size, IN_BAND_PAGE);
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, IN_BAND_PROCESSES);
+	__type(key, u32);
+	__array(values, struct in_band_map);
+} in_band_memory SEC(".maps");
+
+struct in_band_owner in_band_owners[IN_BAND_PROCESSES] SEC(".bss.in_band");
+HASH_MAP(in_band_sites, IN_BAND_PROCESSES *IN_BAND_SITES, struct in_band_site_key, u32);
+
+/* Whether the thread has in-band records. */
+static __always_inline bool in_band_is_on(struct thread_state *thread)
+{
+	return (config.enabled & LENS_IN_BAND) && unlikely(thread->lens.in_band_process);
+}
+
+static __always_inline struct in_band_thread *in_band_of(struct thread_state *thread)
+{
+	u32 process = thread->lens.in_band_process, entry = thread->lens.in_band_entry;
+	void *memory = bpf_map_lookup_elem(&in_band_memory, &process);
+
+	return memory ? bpf_map_lookup_elem(memory, &entry) : NULL;
+}
+
+/* The record that is not counted yet. */
+static __always_inline struct in_band_call *in_band_next(struct in_band_thread *records)
+{
+	return &records->calls[records->sequence & (IN_BAND_CALLS - 1)];
+}
+
+/* Records a call that ends at `at->now`, with its time off the processor in `lens.off_ns`. */
+static __always_inline void in_band_record(struct crossing *at, u64 wall_ns, u64 waiting_ns,
+					   bool is_rejected)
+{
+	struct thread_state *thread = at->thread;
+	struct task_struct *task = running_task(thread->task);
+	struct in_band_thread *records = in_band_of(thread);
+	struct lens_cold *cold;
+	struct in_band_call *call;
+	u64 off_ns = thread->lens.off_ns;
+	u32 index = thread->call, abi = 0;
+
+	if (!records)
+		return;
+	call = in_band_next(records);
+	if (unlikely(index >= CALLS_PER_ABI)) {
+		abi = index / CALLS_PER_ABI;
+		index -= abi * CALLS_PER_ABI;
+	}
+	call->result = at->result;
+	call->ended_ns = at->now;
+	call->wall_ns = wall_ns;
+	call->blocked_ns = off_ns - waiting_ns;
+	call->waiting_ns = waiting_ns;
+	call->minor_faults = task->min_flt - thread->lens.minor_faults;
+	call->major_faults = task->maj_flt - thread->lens.major_faults;
+	call->number = index;
+	call->abi = abi;
+	call->is_rejected = is_rejected;
+	call->sleeps = 0;
+	if (unlikely(off_ns)) {
+		cold = lens_cold_of(thread);
+		call->sleeps = cold->in_band_sleeps;
+		cold->in_band_sleeps = 0;
+	}
+	barrier();
+	WRITE_ONCE(records->sequence, records->sequence + 1);
+}
+
+/* The number of a site in a process; 0: the process has too many sites. */
+static __always_inline u32 in_band_number(struct thread_state *thread, u64 address)
+{
+	struct in_band_site_key key = {
+		.address = address,
+		.process = thread->lens.in_band_process,
+	};
+	struct in_band_owner *owner = &in_band_owners[key.process & (IN_BAND_PROCESSES - 1)];
+	u32 *known = bpf_map_lookup_elem(&in_band_sites, &key), site;
+
+	if (known)
+		return *known;
+	if (READ_ONCE(owner->sites) >= IN_BAND_SITES)
+		return 0;
+	site = __sync_fetch_and_add(&owner->sites, 1) + 1;
+	if (site > IN_BAND_SITES)
+		return 0;
+	/* If another thread of the process was faster, its number is found from now on. */
+	bpf_map_update_elem(&in_band_sites, &key, &site, BPF_NOEXIST);
+	known = bpf_map_lookup_elem(&in_band_sites, &key);
+	return known ? *known : 0;
+}
+
+/*
+ * The thread has slept in a call for this long. Its wait for a processor is not known yet. This is
+ * a global function, so that the verifier checks it once.
+ */
+__noinline int in_band_add_sleep(u32 slot, u64 address, u64 ns)
+{
+	struct thread_state *thread = thread_at(slot);
+	struct lens_cold *cold = lens_cold_of(thread);
+	struct in_band_thread *records;
+	struct in_band_sleep *sleep;
+	struct in_band_call *call;
+	u32 site, i;
+
+	if (!(config.enabled & LENS_IN_BAND))
+		return 0;
+	records = in_band_of(thread);
+	if (!records)
+		return 0;
+	call = in_band_next(records);
+	if (!cold->in_band_sleeps)
+		call->other_sleeps_ns = 0;
+	site = in_band_number(thread, address);
+	for (i = 0; i < IN_BAND_SLEEPS; i++) {
+		sleep = &call->sleep[i];
+		if (i >= cold->in_band_sleeps) {
+			sleep->site = site;
+			sleep->ns = 0;
+			sleep->count = 0;
+			cold->in_band_sleeps = i + 1;
+		}
+		if (sleep->site != site)
+			continue;
+		sleep->ns += ns;
+		sleep->count++;
+		cold->in_band_latest = i + 1;
+		return 0;
+	}
+	call->other_sleeps_ns += ns;
+	cold->in_band_latest = IN_BAND_SLEEPS + 1;
+	return 0;
+}
+
+/* How long the thread waited for a processor after its latest sleep is known now. */
+__noinline int in_band_end_sleep(u32 slot, u64 run_delay)
+{
+	struct thread_state *thread = thread_at(slot);
+	struct lens_cold *cold = lens_cold_of(thread);
+	u64 waited = run_delay - thread->lens_switch.run_delay_last, *ns;
+	struct in_band_thread *records;
+	struct in_band_call *call;
+	u64 latest = cold->in_band_latest;
+
+	if (!(config.enabled & LENS_IN_BAND))
+		return 0;
+	records = in_band_of(thread);
+	cold->in_band_latest = 0;
+	if (!records || !latest)
+		return 0;
+	call = in_band_next(records);
+	ns = &call->other_sleeps_ns;
+	latest -= 1;
+	/* The compiler may know the bound; the verifier must see the check. */
+	barrier_var(latest);
+	if (latest < IN_BAND_SLEEPS)
+		ns = &call->sleep[latest].ns;
+	*ns -= waited < *ns ? waited : *ns;
+	return 0;
+}
+
+#endif

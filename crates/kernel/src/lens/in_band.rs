@@ -1,0 +1,287 @@
+//! In-band records: the memory that a process maps to read its own latest calls
+//! (docs/decisions/0012-in-band.md).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, IoSlice};
+use std::mem;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle, MapType};
+use zerocopy::{FromBytes as _, FromZeros as _, IntoBytes as _};
+
+use crate::cpus;
+use crate::error::{Error, ErrorContext as _, Result};
+use crate::gate::{Gate, KernelSide, LazyMaps, Lock};
+use crate::mapped_array::{MappedArray, atomic_field, field};
+use crate::process;
+use crate::skeletons::gate::OpenGateMaps;
+use crate::wire;
+
+/// Why a thread cannot have in-band records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unavailable {
+    /// The thread is not gated by this session.
+    NotGated,
+    /// All entries for processes, or for threads of this process, are in use.
+    Full,
+    /// The kernel has refused something.
+    Failed,
+}
+
+impl From<Error> for Unavailable {
+    fn from(_: Error) -> Self {
+        Self::Failed
+    }
+}
+
+/// The memory of one process.
+struct ProcessMemory {
+    /// As this process's PID namespace numbers it.
+    pid: u32,
+    /// Is readable once the process has ended.
+    pidfd: OwnedFd,
+    map: MapHandle,
+    /// The entry that was given to a thread last. Entries are used in turn, so that a new thread
+    /// seldom finds the records of one that has ended.
+    latest: u32,
+}
+
+/// The processes of a session that have in-band records.
+pub struct InBandTable {
+    session: u32,
+    owners: MappedArray<wire::in_band_owner>,
+    threads: MappedArray<wire::thread_state>,
+    memory: MapHandle,
+    sites: MapHandle,
+    /// By the numbers of the processes in the gate.
+    processes: BTreeMap<u32, ProcessMemory>,
+}
+
+/// The place of a thread's records.
+pub struct Place {
+    /// The memory of the process, which can be mapped for reading only.
+    pub memory: OwnedFd,
+    /// The entry of the thread in it.
+    pub entry: u32,
+}
+
+impl InBandTable {
+    /// Without processes. The gate must have been loaded with in-band records.
+    pub fn new(gate: &Gate, session: u32) -> Result<Self> {
+        let copy = |name| {
+            MapHandle::from_map_id(gate.maps.id(name)?).doing("opening the maps of in-band records")
+        };
+        Ok(Self {
+            session,
+            owners: owners(gate)?,
+            threads: MappedArray::new(gate.maps.get(".bss.threads"), wire::THREADS)?,
+            memory: copy("in_band_memory")?,
+            sites: copy("in_band_sites")?,
+            processes: BTreeMap::new(),
+        })
+    }
+
+    /// Gives a thread a place for its records. `tid` is its number in its own PID namespace. The
+    /// thread must wait meanwhile.
+    pub fn add_thread(&mut self, pid: u32, tid: u32) -> std::result::Result<Place, Unavailable> {
+        let slot = process::thread_of_own_number(pid, tid).and_then(|tid| self.slot_of(tid));
+        let slot = slot.ok_or(Unavailable::NotGated)?;
+        self.remove_ended()?;
+        let process = match self.processes.iter().find(|(_, memory)| memory.pid == pid) {
+            Some((number, _)) => *number,
+            None => self.add_process(pid)?.ok_or(Unavailable::Full)?,
+        };
+        let entry_of = |slot: u32| {
+            let lens = self.threads.read(slot).lens;
+            (u32::from(lens.in_band_process) == process).then_some(u32::from(lens.in_band_entry))
+        };
+        let memory = self.processes.get_mut(&process).expect("found or added above");
+        let descriptor = memory.map.as_fd().try_clone_to_owned().doing("copy a descriptor")?;
+        // A thread that asks again keeps its place.
+        if let Some(entry) = entry_of(slot) {
+            return Ok(Place { memory: descriptor, entry });
+        }
+        let used: BTreeSet<_> = (1..self.threads.entries()).filter_map(entry_of).collect();
+        let mut entries = (memory.latest + 1..wire::IN_BAND_ENTRIES).chain(1..=memory.latest);
+        let entry = entries.find(|entry| !used.contains(entry)).ok_or(Unavailable::Full)?;
+        memory.latest = entry;
+        field!(self.threads, slot, lens.in_band_entry).write(entry as u16);
+        field!(self.threads, slot, lens.in_band_process).write(process as u8);
+        Ok(Place { memory: descriptor, entry })
+    }
+
+    /// The address of the kernel's code that is a site of a process. `None`: it has no such site.
+    pub fn site_address(&self, pid: u32, site: u32) -> Option<u64> {
+        let (process, _) = self.processes.iter().find(|(_, memory)| memory.pid == pid)?;
+        let is_site = |key: &wire::in_band_site_key| {
+            let found = self.sites.lookup(key.as_bytes(), MapFlags::ANY);
+            key.process == *process
+                && matches!(found, Ok(Some(number)) if number == site.to_ne_bytes())
+        };
+        let keys = self.sites.keys();
+        let mut keys = keys.filter_map(|key| wire::in_band_site_key::read_from_bytes(&key).ok());
+        keys.find(is_site).map(|key| key.address)
+    }
+
+    /// The slot of a thread of the session. `tid` is its number in this PID namespace.
+    fn slot_of(&self, tid: u32) -> Option<u32> {
+        (1..self.threads.entries()).find(|slot| {
+            let thread = self.threads.read(*slot);
+            thread.task != 0
+                && thread.visible_pid == tid
+                && u32::from(thread.session) == self.session
+                && thread.mask & wire::LENS != 0
+        })
+    }
+
+    /// `None`: all numbers are in use.
+    fn add_process(&mut self, pid: u32) -> Result<Option<u32>> {
+        let pidfd = process::open_pidfd(pid).doing(format!("find process {pid}"))?;
+        let map = new_memory()?;
+        let _lock = Lock::take()?;
+        let is_free = |number: &u32| self.owners.read(*number).session == 0;
+        let Some(number) = (1..wire::IN_BAND_PROCESSES).find(is_free) else { return Ok(None) };
+        self.memory
+            .update(&number.to_ne_bytes(), &map.as_fd().as_raw_fd().to_ne_bytes(), MapFlags::ANY)
+            .doing("giving a process memory for in-band records")?;
+        self.owners.write(number, wire::in_band_owner { session: self.session, sites: 0 });
+        self.processes.insert(number, ProcessMemory { pid, pidfd, map, latest: 0 });
+        Ok(Some(number))
+    }
+
+    /// Frees the memory of processes that have ended.
+    fn remove_ended(&mut self) -> Result<()> {
+        let has_ended = |memory: &ProcessMemory| {
+            process::wait_readable(memory.pidfd.as_raw_fd(), Duration::ZERO)
+        };
+        let ended: Vec<_> = self
+            .processes
+            .iter()
+            .filter(|(_, memory)| has_ended(memory))
+            .map(|(number, _)| *number)
+            .collect();
+        if !ended.is_empty() {
+            let _lock = Lock::take()?;
+            remove(&self.owners, &self.threads, &self.memory, &self.sites, &ended);
+            self.processes.retain(|number, _| !ended.contains(number));
+        }
+        Ok(())
+    }
+}
+
+fn owners(gate: &Gate) -> Result<MappedArray<wire::in_band_owner>> {
+    MappedArray::new(gate.maps.get(".bss.in_band"), wire::IN_BAND_PROCESSES)
+}
+
+/// Makes the memory of a process. From then on, only BPF programs can write to it, whoever has its
+/// descriptor (v6.18 kernel/bpf/syscall.c, map_freeze and bpf_map_mmap).
+fn new_memory() -> Result<MapHandle> {
+    let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
+        map_flags: libbpf_rs::libbpf_sys::BPF_F_MMAPABLE,
+        ..Default::default()
+    };
+    let (key, value) = (size_of::<u32>() as u32, wire::IN_BAND_PAGE);
+    let name = Some("tollgate_inband");
+    let map = MapHandle::create(MapType::Array, name, key, value, wire::IN_BAND_ENTRIES, &options)
+        .doing("making memory for in-band records")?;
+    let mut own = wire::in_band_process::new_zeroed();
+    own.version = wire::IN_BAND_VERSION;
+    map.update(&0_u32.to_ne_bytes(), own.as_bytes(), MapFlags::ANY)
+        .and_then(|()| map.freeze())
+        .doing("protecting memory for in-band records")?;
+    Ok(map)
+}
+
+/// Removes processes. The caller has the lock.
+fn remove(
+    owners: &MappedArray<wire::in_band_owner>,
+    threads: &MappedArray<wire::thread_state>,
+    memory: &MapHandle,
+    sites: &MapHandle,
+    processes: &[u32],
+) {
+    let is_removed = |process: u32| processes.contains(&process);
+    for slot in 1..threads.entries() {
+        if is_removed(u32::from(threads.read(slot).lens.in_band_process)) {
+            field!(threads, slot, lens.in_band_process).write(0);
+        }
+    }
+    // From now on, no record is written to the memory.
+    cpus::wait_for_all();
+    for process in processes {
+        // A failure leaves memory that the next process with this number replaces.
+        let _ = memory.delete(&process.to_ne_bytes());
+    }
+    let keys: Vec<_> = sites.keys().collect();
+    for key in keys {
+        let site = wire::in_band_site_key::read_from_bytes(&key);
+        if site.is_ok_and(|site| is_removed(site.process)) {
+            let _ = sites.delete(&key);
+        }
+    }
+    for process in processes {
+        field!(owners, *process, sites).write(0);
+        atomic_field!(owners, *process, session).store(0, Ordering::SeqCst);
+    }
+}
+
+/// Sends a reply over a socket, with a descriptor.
+pub fn send_with_descriptor(
+    socket: &UnixStream,
+    bytes: &[u8],
+    descriptor: &OwnedFd,
+) -> io::Result<()> {
+    let mut part = IoSlice::new(bytes);
+    // Room for one descriptor, aligned as a header.
+    let mut control = [0_u64; 4];
+    let space = u32::try_from(size_of::<i32>()).expect("a small number");
+    // SAFETY: the header's parts point to buffers that outlive the call. CMSG_FIRSTHDR points into
+    // `control`, which has CMSG_SPACE(4) = 24 bytes and more.
+    let sent = unsafe {
+        let mut message: libc::msghdr = mem::zeroed();
+        message.msg_iov = (&raw mut part).cast();
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = libc::CMSG_SPACE(space) as usize;
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        (*header).cmsg_level = libc::SOL_SOCKET;
+        (*header).cmsg_type = libc::SCM_RIGHTS;
+        (*header).cmsg_len = libc::CMSG_LEN(space) as usize;
+        libc::CMSG_DATA(header).cast::<i32>().write_unaligned(descriptor.as_raw_fd());
+        libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL)
+    };
+    match sent {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+fn shrink_maps(maps: &mut OpenGateMaps) -> Result<()> {
+    const SIZING: &str = "shrinking the maps of in-band records, which are not used";
+    maps.in_band_memory.set_max_entries(1).doing(SIZING)?;
+    maps.in_band_sites.set_max_entries(1).doing(SIZING)
+}
+
+/// Ends the in-band records of sessions.
+pub struct InBandKernelSide;
+
+impl KernelSide for InBandKernelSide {
+    fn lazy_maps(&self) -> Option<&'static LazyMaps> {
+        Some(&LazyMaps { prefixes: &["in_band_"], bit: wire::LENS_IN_BAND, shrink: shrink_maps })
+    }
+
+    fn release(&self, gate: &Gate, session: u32) {
+        if gate.sessions.read(session).mask & wire::LENS_IN_BAND == 0 {
+            return;
+        }
+        let Ok(owners) = owners(gate) else { return };
+        let is_its = |number: &u32| owners.read(*number).session == session;
+        let processes: Vec<_> = (1..wire::IN_BAND_PROCESSES).filter(is_its).collect();
+        let (memory, sites) = (gate.maps.get("in_band_memory"), gate.maps.get("in_band_sites"));
+        remove(&owners, &gate.threads, memory, sites, &processes);
+    }
+}

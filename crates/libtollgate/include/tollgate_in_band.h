@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * The latest system calls of a thread, with what each has cost (docs/in-band.md). The records are
+ * in memory that this process maps for reading, so reading one is a few plain loads. Link with
+ * libtollgate.a, and run the program by `tollgate run --in-band -- COMMAND`.
+ *
+ *	const struct tollgate_records *records = tollgate_records();
+ *	uint64_t before = tollgate_sequence(records);
+ *	ssize_t got = pread(fd, buffer, size, offset);
+ *	const struct tollgate_call *call = tollgate_latest(records, before);
+ *	if (call && call->blocked_ns > 1000000 &&
+ *	    tollgate_site_name(call->sleep[0].site, name, sizeof(name)) > 0)
+ *		printf("blocked in %s\n", name);
+ */
+#ifndef TOLLGATE_IN_BAND_H
+#define TOLLGATE_IN_BAND_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TOLLGATE_CALLS 16
+#define TOLLGATE_SLEEPS 5
+
+/* The sleeps of a call in one site: a function of the kernel. */
+struct tollgate_sleep {
+	/* Nanoseconds asleep, without the waits for a processor that followed. */
+	uint64_t ns;
+	/* For tollgate_site_name(); 0: the process has too many sites. */
+	uint32_t site;
+	uint32_t count;
+};
+
+/* A call that has ended. Times are nanoseconds. */
+struct tollgate_call {
+	/* An error is negative. */
+	int64_t result;
+	/* By CLOCK_MONOTONIC. */
+	uint64_t ended_ns;
+	uint64_t wall_ns;
+	/* Asleep, and ready to run but not on a processor. The rest was on a processor. */
+	uint64_t blocked_ns;
+	uint64_t waiting_ns;
+	/* Page faults without and with input. */
+	uint32_t minor_faults;
+	uint32_t major_faults;
+	/* The number of the call in its ABI (0: x86-64, 1: i386, 2: x32). */
+	uint16_t number;
+	uint8_t abi;
+	/* 1: seccomp or a tracer rejected it. It has no times unless it waited for that. */
+	uint8_t is_rejected;
+	/* The number of entries in `sleep`. */
+	uint32_t sleeps;
+	/* Sleeps in further sites. */
+	uint64_t other_sleeps_ns;
+	uint64_t unused[6];
+	struct tollgate_sleep sleep[TOLLGATE_SLEEPS];
+};
+
+/* The records of a thread. Only Tollgate writes them. */
+struct tollgate_records {
+	uint64_t sequence;
+	uint64_t unused[63];
+	struct tollgate_call calls[TOLLGATE_CALLS];
+};
+
+/*
+ * Returns the records of the calling thread, or NULL if it has none; tollgate_error() returns the
+ * reason. The thread's first call asks Tollgate for them, which takes some hundred microseconds.
+ * After a fork, the child has to call this itself: what it has inherited is empty. The records stay
+ * readable until the process ends or executes another program, but do not advance any more once the
+ * thread or Tollgate has ended.
+ */
+const struct tollgate_records *tollgate_records(void);
+
+/*
+ * Asks Tollgate again, for a thread whose records do not advance any more: another Tollgate may
+ * follow the process now.
+ */
+const struct tollgate_records *tollgate_records_again(void);
+
+/*
+ * Writes the NUL-terminated name of the kernel function in which a call has slept to `name`, which
+ * has room for `size` bytes. Returns the length of the name without the NUL, or a negative errno.
+ * It asks Tollgate, which takes some hundred microseconds. The number of a site has the same
+ * meaning in all threads of the process, as long as it runs.
+ */
+int tollgate_site_name(uint32_t site, char *name, size_t size);
+
+/* The number of calls that were recorded. */
+static inline uint64_t tollgate_sequence(const struct tollgate_records *records)
+{
+	return __atomic_load_n(&records->sequence, __ATOMIC_ACQUIRE);
+}
+
+/*
+ * Returns the latest call of the calling thread, if it was recorded after the sequence number
+ * `before`. Returns NULL if it was not: Tollgate does not record this thread any more. The record
+ * is valid until the thread has made 15 further calls.
+ */
+static inline const struct tollgate_call *tollgate_latest(const struct tollgate_records *records,
+							  uint64_t before)
+{
+	uint64_t sequence = tollgate_sequence(records);
+
+	return sequence > before ? &records->calls[(sequence - 1) % TOLLGATE_CALLS] : NULL;
+}
+
+/*
+ * Copies the record with this number, of any thread. Returns 1, or 0 if it does not exist any more,
+ * or not yet.
+ */
+static inline int tollgate_copy(const struct tollgate_records *records, uint64_t number,
+				struct tollgate_call *copy)
+{
+	*copy = records->calls[(number - 1) % TOLLGATE_CALLS];
+	__atomic_thread_fence(__ATOMIC_ACQUIRE);
+	/* The oldest record may be being overwritten. A number from the future wraps around. */
+	return number && tollgate_sequence(records) - number < TOLLGATE_CALLS - 1;
+}
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
