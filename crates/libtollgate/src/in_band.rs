@@ -291,7 +291,7 @@ fn receive(stream: &mut UnixStream) -> io::Result<(i32, Option<OwnedFd>)> {
 
 /// The records of a thread. They stay readable until the process ends or executes another program,
 /// and also when the thread or Tollgate has ended; but then they do not advance.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Records(*const ThreadPage);
 
 // SAFETY: the memory is never unmapped, and any thread may read it.

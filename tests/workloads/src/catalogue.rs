@@ -3,9 +3,9 @@
 use crate::arguments::Arguments;
 use crate::failure::Outcome;
 use crate::{
-    abi, blocking, calls, children, command_server, consumer, datagrams, escapes, inherited, lives,
-    load, opener, outcomes, plugin_calls, reading, relay, routine, seccomp, side_effects,
-    signal_forker, signals, slowed_tasks, tasks, tenants, waits,
+    abi, blocking, calls, children, command_server, consumer, datagrams, escapes, in_band,
+    inherited, lives, load, opener, outcomes, plugin_calls, reading, relay, routine, seccomp,
+    side_effects, signal_forker, signals, slowed_tasks, tasks, tenants, waits,
 };
 
 pub struct Workload {
@@ -30,6 +30,18 @@ pub const WORKLOADS: &[Workload] = &[
         "Calls getppid N times, in total, from the only thread or split over T threads."),
     workload("calls-on-input", "N", calls::calls_on_input,
         "Calls getppid N times for each byte that it reads from stdin, until stdin ends."),
+    workload("in-band-records", "", in_band::records,
+        "Compares the in-band records of a few calls with what it knows of them."),
+    workload("in-band-sleeps", "", in_band::sleeps,
+        "Compares the in-band records of two calls that sleep with what it knows of them."),
+    workload("in-band-concurrent", "N", in_band::concurrent,
+        "Calls lseek N times, while a second thread reads the records of these calls."),
+    workload("in-band-inherit", "", in_band::inherit,
+        "Has a thread, a child, and then another program read their own in-band records."),
+    workload("in-band-until-stale", "", in_band::until_stale,
+        "Reads its in-band records, until they do not advance any more."),
+    workload("in-band-isolation", "PID", in_band::isolation,
+        "Tries to write to the memory of its in-band records, and to get that of process PID."),
     workload("named-threads", "NAME...", calls::named_threads,
         "Starts a thread for each NAME, which it gives itself; each calls getppid 10 times."),
     workload("threads", "N CALLS", calls::threads,

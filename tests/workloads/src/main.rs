@@ -23,6 +23,7 @@ mod datagrams;
 mod endpoint;
 mod escapes;
 mod failure;
+mod in_band;
 mod inherited;
 mod lives;
 mod load;

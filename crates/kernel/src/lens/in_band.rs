@@ -229,6 +229,23 @@ fn remove(
     }
 }
 
+/// Removes the processes of sessions. The caller has the lock.
+fn remove_of(
+    gate: &Gate,
+    owners: &MappedArray<wire::in_band_owner>,
+    is_removed: impl Fn(u32) -> bool,
+) {
+    let is_its = |number: &u32| {
+        let owner = owners.read(*number).session;
+        owner != 0 && is_removed(owner)
+    };
+    let processes: Vec<_> = (1..wire::IN_BAND_PROCESSES).filter(is_its).collect();
+    if !processes.is_empty() {
+        let (memory, sites) = (gate.maps.get("in_band_memory"), gate.maps.get("in_band_sites"));
+        remove(owners, &gate.threads, memory, sites, &processes);
+    }
+}
+
 /// Sends a reply over a socket, with a descriptor.
 pub fn send_with_descriptor(
     socket: &UnixStream,
@@ -278,10 +295,26 @@ impl KernelSide for InBandKernelSide {
         if gate.sessions.read(session).mask & wire::LENS_IN_BAND == 0 {
             return;
         }
-        let Ok(owners) = owners(gate) else { return };
-        let is_its = |number: &u32| owners.read(*number).session == session;
-        let processes: Vec<_> = (1..wire::IN_BAND_PROCESSES).filter(is_its).collect();
-        let (memory, sites) = (gate.maps.get("in_band_memory"), gate.maps.get("in_band_sites"));
-        remove(&owners, &gate.threads, memory, sites, &processes);
+        if let Ok(owners) = owners(gate) {
+            remove_of(gate, &owners, |owner| owner == session);
+        }
+    }
+
+    fn tend(&self, gate: &Gate, _session: u32) -> Result<()> {
+        if gate.enabled() & wire::LENS_IN_BAND == 0 {
+            return Ok(());
+        }
+        let owners = owners(gate)?;
+        let is_left = |owner: u32| !gate.is_open(owner);
+        let has_left = |number: u32| {
+            let owner = owners.read(number).session;
+            owner != 0 && is_left(owner)
+        };
+        if (1..wire::IN_BAND_PROCESSES).any(has_left)
+            && let Some(_lock) = Lock::try_take()?
+        {
+            remove_of(gate, &owners, is_left);
+        }
+        Ok(())
     }
 }
