@@ -17,6 +17,7 @@ const EVERYTHING: u32 = wire::LENS
     | wire::LENS_SITES
     | wire::LENS_SLOW
     | wire::LENS_SAMPLE
+    | wire::LENS_IN_BAND
     | wire::GUARD
     | wire::GUARD_SCOPED
     | wire::SERVICE

@@ -7,12 +7,13 @@ use std::collections::BTreeSet;
 use kernel::gate::{LoadedGate, lazy_maps};
 use kernel::{extensions, precall, wire};
 
-const LENS: [u32; 5] = [
+const LENS: [u32; 6] = [
     0,
     wire::LENS,
     wire::LENS | wire::LENS_SITES,
     wire::LENS | wire::LENS_SITES | wire::LENS_SLOW,
     wire::LENS | wire::LENS_SITES | wire::LENS_SAMPLE,
+    wire::LENS | wire::LENS_IN_BAND,
 ];
 const SERVICE: [u32; 3] = [0, wire::SERVICE, wire::SERVICE | wire::SERVICE_FILES];
 const PACE: [u32; 2] = [0, wire::PACE];
@@ -36,8 +37,8 @@ fn load(masks: impl IntoIterator<Item = u32>) {
 }
 
 /// Each of the sixteen subsets of lens, guard, service and plugin except the empty one, all options
-/// included; then pace and sessions of control groups beside the largest of them. With pace, more
-/// subsets would take minutes in an emulated machine.
+/// included; then pace, sessions of control groups and in-band records beside the largest of them.
+/// With pace, more subsets would take minutes in an emulated machine.
 #[test]
 fn every_combination_of_extensions_loads() {
     let [lens, guard] = [LENS[3], guard()[4]];
@@ -47,7 +48,8 @@ fn every_combination_of_extensions_loads() {
         parts.fold(0, |mask, (_, part)| mask | part)
     };
     let all = 1 << extensions.len();
-    load((1..all).map(subset).chain([subset(all - 1) | PACE[1] | FOLLOW_CGROUPS[1]]));
+    let rest = PACE[1] | FOLLOW_CGROUPS[1] | wire::LENS_IN_BAND;
+    load((1..all).map(subset).chain([subset(all - 1) | rest]));
 }
 
 /// Each variant of an extension by itself.

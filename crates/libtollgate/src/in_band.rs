@@ -315,9 +315,9 @@ impl Records {
 
     /// The record with this number. `None`: it does not exist any more, or not yet.
     pub fn call(self, number: u64) -> Option<Call> {
-        let place = number.checked_sub(1)? as usize % CALLS;
+        let index = number.checked_sub(1)? as usize % CALLS;
         // SAFETY: as above; any bytes are a valid record.
-        let call = unsafe { (&raw const (*self.0).calls[place]).read_volatile() };
+        let call = unsafe { (&raw const (*self.0).calls[index]).read_volatile() };
         fence(Ordering::Acquire);
         // The oldest record may be being overwritten.
         let newer = self.sequence().checked_sub(number)?;

@@ -60,8 +60,8 @@ pub struct InBandTable {
     processes: BTreeMap<u32, ProcessMemory>,
 }
 
-/// The place of a thread's records.
-pub struct Place {
+/// An entry for a thread's records.
+pub struct GrantedEntry {
     /// The memory of the process, which can be mapped for reading only.
     pub memory: OwnedFd,
     /// The entry of the thread in it.
@@ -84,9 +84,13 @@ impl InBandTable {
         })
     }
 
-    /// Gives a thread a place for its records. `tid` is its number in its own PID namespace. The
+    /// Gives a thread an entry for its records. `tid` is its number in its own PID namespace. The
     /// thread must wait meanwhile.
-    pub fn add_thread(&mut self, pid: u32, tid: u32) -> std::result::Result<Place, Unavailable> {
+    pub fn add_thread(
+        &mut self,
+        pid: u32,
+        tid: u32,
+    ) -> std::result::Result<GrantedEntry, Unavailable> {
         let slot = process::thread_of_own_number(pid, tid).and_then(|tid| self.slot_of(tid));
         let slot = slot.ok_or(Unavailable::NotGated)?;
         self.remove_ended()?;
@@ -100,9 +104,9 @@ impl InBandTable {
         };
         let memory = self.processes.get_mut(&process).expect("found or added above");
         let descriptor = memory.map.as_fd().try_clone_to_owned().doing("copy a descriptor")?;
-        // A thread that asks again keeps its place.
+        // A thread that asks again keeps its entry.
         if let Some(entry) = entry_of(slot) {
-            return Ok(Place { memory: descriptor, entry });
+            return Ok(GrantedEntry { memory: descriptor, entry });
         }
         let used: BTreeSet<_> = (1..self.threads.entries()).filter_map(entry_of).collect();
         let mut entries = (memory.latest + 1..wire::IN_BAND_ENTRIES).chain(1..=memory.latest);
@@ -110,7 +114,7 @@ impl InBandTable {
         memory.latest = entry;
         field!(self.threads, slot, lens.in_band_entry).write(entry as u16);
         field!(self.threads, slot, lens.in_band_process).write(process as u8);
-        Ok(Place { memory: descriptor, entry })
+        Ok(GrantedEntry { memory: descriptor, entry })
     }
 
     /// The address of the kernel's code that is a site of a process. `None`: it has no such site.

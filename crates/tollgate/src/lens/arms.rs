@@ -7,7 +7,7 @@ use crate::extension::ExtensionSetup;
 use crate::extension_arm::ExtensionArm;
 
 /// The first one is the lens of `tollgate run`.
-pub const ARMS: [ExtensionArm; 3] = [
+pub const ARMS: [ExtensionArm; 4] = [
     ExtensionArm {
         name: "lens",
         description: "lens, as `tollgate run` uses it",
@@ -22,6 +22,11 @@ pub const ARMS: [ExtensionArm; 3] = [
         name: "lens-sample",
         description: "lens that times one in sixteen cheap calls",
         setup: || lens(wire::LENS | wire::LENS_SITES | wire::LENS_SAMPLE),
+    },
+    ExtensionArm {
+        name: "lens-in-band",
+        description: "lens with in-band records, for which the benchmark does not ask",
+        setup: || lens(wire::LENS | wire::LENS_SITES | wire::LENS_IN_BAND),
     },
 ];
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use kernel::gate::Gate;
-use kernel::lens::in_band::{InBandTable, Place, Unavailable, send_with_descriptor};
+use kernel::lens::in_band::{GrantedEntry, InBandTable, Unavailable, send_with_descriptor};
 use kernel::process;
 use kernel::symbols::KernelSymbols;
 
@@ -117,7 +117,7 @@ fn reply(mut stream: &UnixStream, table: &Mutex<InBandTable>) -> Result<()> {
     match request {
         RECORDS_OF_THREAD => {
             let added = lock(table).add_thread(pid, of);
-            reply_with_place(stream, added)
+            reply_with_entry(stream, added)
         }
         NAME_OF_SITE => {
             let address = lock(table).site_address(pid, of);
@@ -130,14 +130,14 @@ fn reply(mut stream: &UnixStream, table: &Mutex<InBandTable>) -> Result<()> {
 }
 
 /// The second word of the reply is the entry of the thread, and a descriptor comes with it.
-fn reply_with_place(
+fn reply_with_entry(
     mut stream: &UnixStream,
-    added: std::result::Result<Place, Unavailable>,
+    added: std::result::Result<GrantedEntry, Unavailable>,
 ) -> Result<()> {
     let errno = match added {
-        Ok(place) => {
-            let words = [0, place.entry].map(u32::to_ne_bytes);
-            return Ok(send_with_descriptor(stream, words.as_flattened(), &place.memory)?);
+        Ok(granted) => {
+            let words = [0, granted.entry].map(u32::to_ne_bytes);
+            return Ok(send_with_descriptor(stream, words.as_flattened(), &granted.memory)?);
         }
         Err(Unavailable::NotGated) => libc::ESRCH,
         Err(Unavailable::Full) => libc::EUSERS,

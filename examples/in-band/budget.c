@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * Reads files, and aborts at the first read that sleeps longer than its budget, so that a debugger
+ * or a core dump shows who made it.
+ *
+ *	cc -g -o budget budget.c -I../../crates/libtollgate/include libtollgate.a -lpthread
+ *	tollgate run --in-band -- ./budget MILLISECONDS FILE...
+ */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <tollgate.h>
+#include <tollgate_in_band.h>
+
+static uint64_t budget_ns;
+
+/* A read that may not sleep longer than the budget. */
+static ssize_t read_within_budget(int fd, char *buffer, size_t size)
+{
+	const struct tollgate_records *records = tollgate_records();
+	uint64_t before = records ? tollgate_sequence(records) : 0;
+	ssize_t got = read(fd, buffer, size);
+	const struct tollgate_call *call = records ? tollgate_latest(records, before) : NULL;
+	char site[64];
+
+	if (!call || call->blocked_ns <= budget_ns)
+		return got;
+	if (tollgate_site_name(call->sleep[0].site, site, sizeof(site)) < 0)
+		site[0] = 0;
+	fprintf(stderr, "a read was blocked for %.1f ms in %s\n", call->blocked_ns / 1e6, site);
+	abort();
+}
+
+int main(int count, char **words)
+{
+	static char buffer[1 << 20];
+
+	if (count < 3) {
+		fprintf(stderr, "usage: budget MILLISECONDS FILE...\n");
+		return 2;
+	}
+	if (!tollgate_records())
+		fprintf(stderr, "no budget applies: %s\n", tollgate_error());
+	budget_ns = strtod(words[1], NULL) * 1e6;
+	for (int i = 2; i < count; i++) {
+		int fd = open(words[i], O_RDONLY);
+
+		if (fd < 0) {
+			perror(words[i]);
+			return 1;
+		}
+		while (read_within_budget(fd, buffer, sizeof(buffer)) > 0)
+			;
+		close(fd);
+	}
+	return 0;
+}
