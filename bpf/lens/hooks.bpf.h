@@ -123,6 +123,8 @@ static __always_inline void lens_reconcile_switch(struct thread_state *thread,
 		off = switched_in - thread->lens_switch.switched_out_ns;
 		thread->lens.off_ns += off;
 		lens_life_of(thread)->off_ns += off;
+		if (in_band_is_on(thread) && thread->lens.is_asleep)
+			in_band_add_sleep(thread->slot, SITE_UNKNOWN, off);
 	}
 	thread->lens.is_off_cpu = 0;
 }

@@ -91,7 +91,7 @@ static __always_inline void in_band_record(struct crossing *at, u64 wall_ns, u64
 	WRITE_ONCE(records->sequence, records->sequence + 1);
 }
 
-/* The number of a site in a process; 0: the process has too many sites. */
+/* The number of a site in a process; 0: it is not known, or the process has too many. */
 static __always_inline u32 in_band_number(struct thread_state *thread, u64 address)
 {
 	struct in_band_site_key key = {
@@ -103,7 +103,7 @@ static __always_inline u32 in_band_number(struct thread_state *thread, u64 addre
 
 	if (known)
 		return *known;
-	if (READ_ONCE(owner->sites) >= IN_BAND_SITES)
+	if (address == SITE_UNKNOWN || READ_ONCE(owner->sites) >= IN_BAND_SITES)
 		return 0;
 	site = __sync_fetch_and_add(&owner->sites, 1) + 1;
 	if (site > IN_BAND_SITES)

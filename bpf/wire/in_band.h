@@ -24,7 +24,7 @@
 struct in_band_sleep {
 	/* Without the waits for a processor that followed. */
 	__u64 ns;
-	/* The number of the kernel function; 0: it has none, because there are too many. */
+	/* The number of the kernel function; 0: it is not known, or there are too many. */
 	__u32 site;
 	__u32 count;
 };

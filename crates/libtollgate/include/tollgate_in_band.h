@@ -29,7 +29,7 @@ extern "C" {
 struct tollgate_sleep {
 	/* Nanoseconds asleep, without the waits for a processor that followed. */
 	uint64_t ns;
-	/* For tollgate_site_name(); 0: the process has too many sites. */
+	/* For tollgate_site_name(); 0: it is not known, or the process has too many. */
 	uint32_t site;
 	uint32_t count;
 };

@@ -37,7 +37,8 @@ const NAME_LEN: u64 = 512;
 pub struct Sleep {
     /// The time asleep, without the waits for a processor that followed.
     pub ns: u64,
-    /// The number of the site in this process, for [`site_name`]; 0: there are too many.
+    /// The number of the site in this process, for [`site_name`]; 0: it is not known, or
+    /// there are too many.
     pub site: u32,
     /// How often the call has slept there.
     pub count: u32,

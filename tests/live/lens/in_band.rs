@@ -63,6 +63,7 @@ fn records_of_a_killed_tollgate_are_stale() {
     let running = run("", workload("in-band-until-stale")).start();
     eventually("its records", || running.read("out").contains("reading"));
     running.signal(libc::SIGKILL);
+    eventually("its end", || running.is_over());
     eventually("the end of its records", || running.read("out").contains("stale"));
 }
 
@@ -75,6 +76,7 @@ fn records_end_with_their_session() {
     let lens = Job::lens(&format!("-p {pid}")).start();
     eventually("a watch", || lens.read("err").contains("watching"));
     running.signal(libc::SIGKILL);
+    eventually("its end", || running.is_over());
     eventually("the end of its records", || running.read("out").contains("stale"));
     lens.signal(libc::SIGINT);
     lens.finish().success();
