@@ -194,7 +194,7 @@ static __always_inline void lens_sys_exit(struct crossing *at)
 		lens_add_wait(thread);
 	}
 	wall = now - thread->lens.entered_ns;
-	if (has(thread, LENS_SAMPLE) && entry)
+	if (has(thread, LENS_SAMPLE) && entry && !in_band_is_on(thread))
 		weight = lens_update_sampling(thread, cell, entry, wall);
 	lens_add_time(at, cell, wall, weight, false);
 }

@@ -52,6 +52,8 @@ struct ProcessMemory {
 /// The processes of a session that have in-band records.
 pub struct InBandTable {
     session: u32,
+    /// The session is about to end.
+    is_closed: bool,
     owners: MappedArray<wire::in_band_owner>,
     threads: MappedArray<wire::thread_state>,
     memory: MapHandle,
@@ -76,12 +78,18 @@ impl InBandTable {
         };
         Ok(Self {
             session,
+            is_closed: false,
             owners: owners(gate)?,
             threads: MappedArray::new(gate.maps.get(".bss.threads"), wire::THREADS)?,
             memory: copy("in_band_memory")?,
             sites: copy("in_band_sites")?,
             processes: BTreeMap::new(),
         })
+    }
+
+    /// From now on, no thread gets an entry: the session's number may soon be another one's.
+    pub fn close(&mut self) {
+        self.is_closed = true;
     }
 
     /// Gives a thread an entry for its records. `tid` is its number in its own PID namespace. The
@@ -92,7 +100,7 @@ impl InBandTable {
         tid: u32,
     ) -> std::result::Result<GrantedEntry, Unavailable> {
         let slot = process::thread_of_own_number(pid, tid).and_then(|tid| self.slot_of(tid));
-        let slot = slot.ok_or(Unavailable::NotGated)?;
+        let slot = slot.filter(|_| !self.is_closed).ok_or(Unavailable::NotGated)?;
         self.remove_ended()?;
         let process = match self.processes.iter().find(|(_, memory)| memory.pid == pid) {
             Some((number, _)) => *number,

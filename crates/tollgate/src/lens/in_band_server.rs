@@ -77,6 +77,7 @@ fn serve(listener: &UnixListener, stopped: i32, table: &Arc<Mutex<InBandTable>>)
         let [can_accept, has_stopped] =
             process::wait_for([listener.as_raw_fd(), stopped], Duration::MAX);
         if has_stopped {
+            lock(table).close();
             return;
         }
         if !can_accept {

@@ -64,7 +64,7 @@ impl ExtensionSetup for LensSetup {
             counted: now..now,
             names: BTreeMap::new(),
             read_ns: now,
-            _in_band: (self.mask & wire::LENS_IN_BAND != 0).then(start_server).transpose()?,
+            in_band: (self.mask & wire::LENS_IN_BAND != 0).then(start_server).transpose()?,
         }))
     }
 }
@@ -82,8 +82,7 @@ struct LensInSession {
     names: BTreeMap<u32, String>,
     /// When the counters were last read.
     read_ns: u64,
-    /// Serves processes until it is dropped.
-    _in_band: Option<InBandServer>,
+    in_band: Option<InBandServer>,
 }
 
 impl LensInSession {
@@ -127,6 +126,7 @@ impl Extension for LensInSession {
     }
 
     fn before_detach(&mut self, live: &[LiveThread]) {
+        self.in_band = None;
         let now = now_ns();
         self.collector.add_live(live);
         let counted = self.counted.start..now;
@@ -135,6 +135,10 @@ impl Extension for LensInSession {
             let name = |thread: &LiveThread| Some((thread.pid, process::name(thread.pid)?));
             self.names = live.iter().filter_map(name).collect();
         }
+    }
+
+    fn leave(&mut self) {
+        self.in_band = None;
     }
 
     fn stop(&mut self, ended_ns: u64) {
