@@ -8,7 +8,7 @@ use std::{ptr, slice};
 
 use libc::pid_t;
 
-use crate::in_band::{self, Records};
+use crate::in_band::{self, ThreadRecords};
 use crate::pace::{Task, TaskType};
 use crate::{Error, Plugin, TaskRef, assign, service_of};
 
@@ -240,7 +240,7 @@ pub extern "C" fn tollgate_pace_set_deadline(task: u64, nanoseconds: u64) {
 }
 
 /// The page of records, or NULL after [`record_error`].
-fn page_of(records: impl FnOnce() -> Result<Records, Error> + UnwindSafe) -> *const c_void {
+fn page_of(records: impl FnOnce() -> Result<ThreadRecords, Error> + UnwindSafe) -> *const c_void {
     let mut page = ptr::null();
     let to = AssertUnwindSafe(&mut page);
     to_errno(move || {

@@ -148,14 +148,14 @@ extern "C" fn in_child() {
 
 /// The records of the calling thread. Asks Tollgate for them at the thread's first call, which
 /// takes some hundred microseconds.
-pub fn thread() -> Result<Records, Error> {
+pub fn thread() -> Result<ThreadRecords, Error> {
     let own = OWN.try_with(Cell::get).unwrap_or_default();
-    if own.is_null() { open() } else { Ok(Records(own)) }
+    if own.is_null() { open() } else { Ok(ThreadRecords(own)) }
 }
 
 /// Asks Tollgate again, for a thread whose records do not advance any more: another Tollgate may
 /// follow the process now.
-pub fn reopen() -> Result<Records, Error> {
+pub fn reopen() -> Result<ThreadRecords, Error> {
     FORK_LOCK.lock();
     // Pointers to the old memory stay valid, so it is not unmapped.
     MEMORY.store(ptr::null_mut(), Ordering::Relaxed);
@@ -163,7 +163,7 @@ pub fn reopen() -> Result<Records, Error> {
     open()
 }
 
-fn open() -> Result<Records, Error> {
+fn open() -> Result<ThreadRecords, Error> {
     static HANDLERS: Once = Once::new();
     HANDLERS.call_once(|| {
         // SAFETY: the handlers live as long as the process.
@@ -174,7 +174,7 @@ fn open() -> Result<Records, Error> {
     FORK_LOCK.unlock();
     let page = opened?;
     let _ = OWN.try_with(|own| own.set(page));
-    Ok(Records(page))
+    Ok(ThreadRecords(page))
 }
 
 /// A connection on which a request was sent.
@@ -293,14 +293,14 @@ fn receive(stream: &mut UnixStream) -> io::Result<(i32, Option<OwnedFd>)> {
 /// The records of a thread. They stay readable until the process ends or executes another program,
 /// and also when the thread or Tollgate has ended; but then they do not advance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Records(*const ThreadPage);
+pub struct ThreadRecords(*const ThreadPage);
 
 // SAFETY: the memory is never unmapped, and any thread may read it.
-unsafe impl Send for Records {}
+unsafe impl Send for ThreadRecords {}
 // SAFETY: as above.
-unsafe impl Sync for Records {}
+unsafe impl Sync for ThreadRecords {}
 
-impl Records {
+impl ThreadRecords {
     /// The page, for the functions of the C interface.
     pub(crate) fn page(self) -> *const std::ffi::c_void {
         self.0.cast()

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::{env, mem, ptr, thread};
 
-use tollgate::in_band::{self, Call, Records};
+use tollgate::in_band::{self, Call, ThreadRecords};
 
 use crate::arguments::Arguments;
 use crate::clock::nap;
@@ -24,7 +24,7 @@ const DEPTHS: u64 = 14;
 /// Of calls that sleep.
 const TRIES: usize = 20;
 
-fn own() -> Result<Records, Failure> {
+fn own() -> Result<ThreadRecords, Failure> {
     in_band::thread().map_err(|error| failed(error.to_string()))
 }
 
@@ -36,7 +36,7 @@ fn monotonic_ns() -> u64 {
 }
 
 /// The record of the only call that `act` makes.
-fn record_of(records: Records, act: impl FnOnce()) -> Result<Call, Failure> {
+fn record_of(records: ThreadRecords, act: impl FnOnce()) -> Result<Call, Failure> {
     let (before, began) = (records.sequence(), monotonic_ns());
     act();
     let ended = monotonic_ns();
@@ -110,7 +110,7 @@ pub fn sleeps(arguments: Arguments) -> Outcome {
 
 /// Makes calls of about 20 ms until the site of one is known: some kernels do not report each
 /// switch. The name of the site has `part`.
-fn check_sleep(records: Records, part: &str, mut sleep: impl FnMut()) -> Outcome {
+fn check_sleep(records: ThreadRecords, part: &str, mut sleep: impl FnMut()) -> Outcome {
     for _ in 0..TRIES {
         let call = record_of(records, &mut sleep)?;
         let [slept] = call.sleeps() else { return expect(false, &call) };
@@ -157,7 +157,7 @@ pub fn concurrent(mut arguments: Arguments) -> Outcome {
 
 /// Reads until the other thread is over. Each number must have one result for ever, so the
 /// difference between them is the same for all records of lseek.
-fn read_while(records: Records, base: u64, is_over: &AtomicBool) -> Result<u64, Failure> {
+fn read_while(records: ThreadRecords, base: u64, is_over: &AtomicBool) -> Result<u64, Failure> {
     let (mut read, mut difference) = (0, None);
     while !is_over.load(Ordering::SeqCst) {
         let latest = records.sequence();
@@ -217,13 +217,13 @@ pub fn inherit(arguments: Arguments) -> Outcome {
     Err(os_failure("execute", Command::new(program).arg("in-band-records").exec()))
 }
 
-fn check_own(records: Records) -> Result<Records, Failure> {
+fn check_own(records: ThreadRecords) -> Result<ThreadRecords, Failure> {
     // SAFETY: takes no arguments.
     record_of(records, || unsafe { _ = libc::syscall(libc::SYS_gettid) })?;
     Ok(records)
 }
 
-fn check_child(inherited: Records) -> Outcome {
+fn check_child(inherited: ThreadRecords) -> Outcome {
     if inherited.sequence() != 0 || inherited.call(1).is_some() {
         return Err(failed("the child reads its parent's records"));
     }
