@@ -46,7 +46,7 @@ pub use emit::Memory;
 pub use faults::Faults;
 pub use hooks::{
     CALL, DenyReturn, FieldBase, FieldCondition, FieldSource, HookError, HookField, HookProgram,
-    HookProvider, HookSpec, HookVariant, ReturnPolicy, TextLocation,
+    HookProvider, HookSpec, HookVariant, HookWarning, ReturnPolicy, TextLocation,
 };
 pub use ir::Loops;
 pub use typed::{Global, Program};
