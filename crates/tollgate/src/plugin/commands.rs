@@ -13,11 +13,12 @@ use super::compile::{checked, compiled, name_of, read};
 use super::problems::print_problems;
 use super::records::{Line, PluginOutput};
 use super::report::PluginState;
-use super::requests::{LoadReport, PluginRequest, PluginSource};
+use super::requests::{ListReport, LoadReport, PluginRequest, PluginSource, ShowReport};
 use crate::daemon_client::{connect_required, request_one, send_request};
 use crate::format::{number_of, printable};
 use crate::options::{ResultOptions, SocketOption};
 use crate::output::{self, Output, print_message};
+use crate::report::losses;
 use crate::source_file::SourceFile;
 
 /// Sends a source file to the daemon, which compiles it. Before that, this process checks the file
@@ -111,15 +112,14 @@ pub fn unload(arguments: &UnloadArguments) -> Result<ExitCode> {
 }
 
 pub fn list(arguments: &PluginListArguments) -> Result<ExitCode> {
-    let list: Vec<PluginState> = request_one(&arguments.socket, &PluginRequest::List)?;
+    let list: ListReport = request_one(&arguments.socket, &PluginRequest::List)?;
     let result = &arguments.result;
     let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
     if result.json {
-        output.write_json(
-            &serde_json::json!({ "schema": "tollgate.plugin.list/1", "plugins": list }),
-        )?;
+        output.write_json(&list)?;
     } else {
-        output.write(&list.iter().map(PluginState::line).collect::<String>())?;
+        let lines: String = list.plugins.iter().map(PluginState::line).collect();
+        output.write(&(losses(&list.losses) + &lines))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -127,14 +127,13 @@ pub fn list(arguments: &PluginListArguments) -> Result<ExitCode> {
 pub fn show(arguments: &PluginShowArguments) -> Result<ExitCode> {
     let result = &arguments.result;
     let request = PluginRequest::Show { name: arguments.name.clone(), top: result.top.max(1) };
-    let state: PluginState = request_one(&arguments.socket, &request)?;
+    let shown: ShowReport = request_one(&arguments.socket, &request)?;
     let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
     if result.json {
-        output.write_json(
-            &serde_json::json!({ "schema": "tollgate.plugin.show/1", "plugin": state }),
-        )?;
+        output.write_json(&shown)?;
     } else {
-        output.write(&format!("{}{}", state.line(), state.memory(result.top)))?;
+        let (state, losses) = (&shown.plugin, losses(&shown.losses));
+        output.write(&format!("{losses}{}{}", state.line(), state.memory(result.top)))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -19,7 +19,9 @@ use super::records::{Line, PluginOutput, decode_records};
 use super::report::{HandlerState, PluginState, memory};
 use super::requests::{LoadReport, OpenReport};
 use super::state_transfer::StateTransfer;
-use super::suitability::{PluginHost, check_reach, is_name, name_error, never_run, required_mask};
+use super::suitability::{
+    PluginHost, check_reach, denies_to_gated_threads, is_name, name_error, never_run, required_mask,
+};
 use super::variables::Variables;
 use crate::extension::PLUGIN_RECORDS_LOST;
 use crate::format::printable;
@@ -303,6 +305,14 @@ impl Plugins {
     pub fn losses(&self) -> BTreeMap<String, u64> {
         let lost = (self.lost > 0).then(|| (PLUGIN_RECORDS_LOST.to_owned(), self.lost));
         lost.into_iter().collect()
+    }
+
+    /// Whether a plugin can deny something, but only to threads that are gated.
+    pub fn denies_to_gated_threads(&self) -> bool {
+        self.all.iter().any(|live| {
+            let covers_machine = self.session == ALL_SESSIONS || live.placement.is_machine_wide;
+            denies_to_gated_threads(&live.built, covers_machine)
+        })
     }
 
     pub fn list(&self) -> Result<Vec<PluginState>> {

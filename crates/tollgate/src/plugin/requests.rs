@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Number;
 
 use super::compile::CompileTimes;
+use super::report::PluginState;
 use super::variables::Variables;
+use crate::extension::Losses;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask-plugins", rename_all = "kebab-case")]
@@ -76,6 +78,24 @@ pub struct LoadReport {
     pub copied: Vec<String>,
     /// Parts of the plugin that have no effect in this session.
     pub idle: Vec<String>,
+}
+
+/// The JSON of `tollgate plugin list`.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ListReport {
+    pub schema: String,
+    pub plugins: Vec<PluginState>,
+    /// The losses of the session, by reason.
+    pub losses: Losses,
+}
+
+/// The JSON of `tollgate plugin show`.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ShowReport {
+    pub schema: String,
+    pub plugin: PluginState,
+    /// The losses of the session, by reason.
+    pub losses: Losses,
 }
 
 /// What a client needs to call a plugin without the daemon.
