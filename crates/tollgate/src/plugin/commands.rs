@@ -9,8 +9,9 @@ use super::arguments::{
     LoadArguments, LogArguments, PluginListArguments, PluginShowArguments, SetArguments,
     SwapArguments, UnloadArguments,
 };
-use super::compile::{checked, compiled, name_of, read};
-use super::problems::print_problems;
+use super::check::{read_or_reported, report_problems};
+use super::compile::{compiled, has_problems, name_of};
+use super::hooks::OffsetSource;
 use super::records::{Line, PluginOutput};
 use super::report::PluginState;
 use super::requests::{ListReport, LoadReport, PluginRequest, PluginSource, ShowReport};
@@ -27,50 +28,55 @@ use crate::source_file::SourceFile;
 fn send_source(
     socket: &SocketOption,
     source: SourceFile,
-    top: usize,
+    result: &ResultOptions,
+    output: &mut Output,
     request: impl FnOnce(PluginSource) -> PluginRequest,
 ) -> Result<LoadReport> {
-    let program = checked(&source, top)?;
+    let (program, problems) = ecode::check(&source.text, &OffsetSource::ToCheck);
+    report_problems(&problems, &source, result, output)?;
+    let program = program.with_context(|| has_problems(&source, &problems))?;
     let text = PluginSource { name: source.name.clone(), text: source.text.clone() };
     request_one(socket, &request(text)).or_else(|error| {
         if let Err(problem) = compiled(&program, &source) {
-            print_problems(&[*problem], &source, top)?;
+            report_problems(&[*problem], &source, result, output)?;
         }
         Err(error)
     })
 }
 
 pub fn load(arguments: &LoadArguments) -> Result<ExitCode> {
-    let source = read(&arguments.file)?;
+    let result = &arguments.result;
+    let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
+    let source = read_or_reported(&arguments.file, result, &mut output)?;
     let name = arguments.name.clone().unwrap_or_else(|| name_of(&source));
     let LoadArguments { priority, machine_wide, .. } = *arguments;
     let request = |text| PluginRequest::Load { name, priority, machine_wide, text };
-    print_load_report(
-        &send_source(&arguments.socket, source, arguments.result.top, request)?,
-        "loaded",
-        &arguments.result,
-    )
+    let report = send_source(&arguments.socket, source, result, &mut output, request)?;
+    print_load_report(&report, "loaded", result.json, &mut output)
 }
 
 pub fn swap(arguments: &SwapArguments) -> Result<ExitCode> {
-    let source = read(&arguments.file)?;
+    let result = &arguments.result;
+    let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
+    let source = read_or_reported(&arguments.file, result, &mut output)?;
     let request = |text| PluginRequest::Swap { name: arguments.name.clone(), text };
-    print_load_report(
-        &send_source(&arguments.socket, source, arguments.result.top, request)?,
-        "swapped",
-        &arguments.result,
-    )
+    let report = send_source(&arguments.socket, source, result, &mut output, request)?;
+    print_load_report(&report, "swapped", result.json, &mut output)
 }
 
-fn print_load_report(report: &LoadReport, what: &str, result: &ResultOptions) -> Result<ExitCode> {
-    let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
+fn print_load_report(
+    report: &LoadReport,
+    what: &str,
+    is_json: bool,
+    output: &mut Output,
+) -> Result<ExitCode> {
     for idle in &report.idle {
         print_message(&format!("tollgate: {} has {idle}", printable(&report.name)))?;
     }
     for lost in &report.not_kept {
         print_message(&format!("not kept: {}", printable(lost)))?;
     }
-    if result.json {
+    if is_json {
         output.write_json(report)?;
         return Ok(ExitCode::SUCCESS);
     }

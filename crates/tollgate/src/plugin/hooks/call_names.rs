@@ -165,7 +165,7 @@ mod tests {
             ("sys_newfstat", "fstat"),
             ("SYS_openat", "openat"),
             ("257", "openat"),
-            ("opent", "openat"),
+            ("opennat", "openat"),
         ] {
             assert!(suggestion(name).contains(&format!("`{call}`")), "{}", suggestion(name));
         }
