@@ -109,7 +109,8 @@ fn threads_beyond_the_table_have_no_plugins() {
         assert!(lost >= 17_000 - 16_384, "{lost}");
     }
     for request in ["list", "show denies"] {
-        at_work.request(request).success().prints(&format!(" {THREADS_FULL}\n"));
+        let text = at_work.request(request).success().text();
+        assert!(text.starts_with("LOSSES: ") && text.contains(THREADS_FULL), "{text}");
     }
     let logged = || at_work.daemon.read("err").contains("the gate has no room for ");
     eventually("the log", logged);

@@ -39,7 +39,7 @@ mod widen;
 
 pub use builtin::Builtin;
 pub use compile::{Compiled, MapShape, Object, compile};
-pub use data_layout::MAX_CUT_SHORT;
+pub use data_layout::{MAX_CUT_SHORT, RETIRED};
 pub use diagnostic::{Diagnostic, MAX_DIAGNOSTICS, Severity, Span, closest_name};
 pub use disasm::DisassembledInstruction;
 pub use emit::Memory;

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use control::OTHER_VERSION;
 
 use super::arguments::{
@@ -15,11 +15,12 @@ use super::hooks::OffsetSource;
 use super::records::{Line, PluginOutput};
 use super::report::PluginState;
 use super::requests::{ListReport, LoadReport, PluginRequest, PluginSource, ShowReport};
+use super::suitability::{is_name, name_error};
 use crate::daemon_client::{connect_required, request_one, send_request};
 use crate::format::{number_of, printable};
 use crate::options::{ResultOptions, SocketOption};
 use crate::output::{self, Output, print_message};
-use crate::report::losses;
+use crate::report::{laid_out, losses};
 use crate::source_file::SourceFile;
 
 /// Sends a source file to the daemon, which compiles it. Before that, this process checks the file
@@ -49,6 +50,8 @@ pub fn load(arguments: &LoadArguments) -> Result<ExitCode> {
     let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
     let source = read_or_reported(&arguments.file, result, &mut output)?;
     let name = arguments.name.clone().unwrap_or_else(|| name_of(&source));
+    let another = if arguments.name.is_some() { "another" } else { "a" };
+    ensure!(is_name(&name), "{}: give it {another} --name", name_error(&name));
     let LoadArguments { priority, machine_wide, .. } = *arguments;
     let request = |text| PluginRequest::Load { name, priority, machine_wide, text };
     let report = send_source(&arguments.socket, source, result, &mut output, request)?;
@@ -125,7 +128,8 @@ pub fn list(arguments: &PluginListArguments) -> Result<ExitCode> {
         output.write_json(&list)?;
     } else {
         let lines: String = list.plugins.iter().map(PluginState::line).collect();
-        output.write(&(losses(&list.losses) + &lines))?;
+        let text = losses(&list.losses) + &lines;
+        output.write(&laid_out(&text, output.columns()))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -139,7 +143,8 @@ pub fn show(arguments: &PluginShowArguments) -> Result<ExitCode> {
         output.write_json(&shown)?;
     } else {
         let (state, losses) = (&shown.plugin, losses(&shown.losses));
-        output.write(&format!("{losses}{}{}", state.line(), state.memory(result.top)))?;
+        let text = format!("{losses}{}{}", state.line(), state.memory(result.top));
+        output.write(&laid_out(&text, output.columns()))?;
     }
     Ok(ExitCode::SUCCESS)
 }

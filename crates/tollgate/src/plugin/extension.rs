@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use ecode::{HookProvider as _, MAX_CUT_SHORT};
+use ecode::{HookProvider as _, MAX_CUT_SHORT, RETIRED};
 use kernel::clock::now_ns;
 use kernel::gate::Gate;
 use kernel::plugin::{
@@ -155,7 +155,7 @@ impl Plugins {
         name: &str,
         placement: Placement,
     ) -> Result<LoadReport> {
-        ensure!(is_name(name), "{}: give it a --name", name_error(name));
+        ensure!(is_name(name), "{}: give it another --name", name_error(name));
         ensure!(
             !self.contains(name),
             "a plugin {name} is already loaded: swap or unload it, or give this one another --name"
@@ -368,7 +368,8 @@ impl Plugins {
         let PluginIds { program, data, control } = live.plugin.bpf_ids(handler)?;
         let variables = Variables::of(&live.built);
         let lines = self.dropped_lines + self.lines.len() as u64;
-        Ok(OpenReport { program, data, control, variables, parameters, lines })
+        let retired = RETIRED;
+        Ok(OpenReport { program, data, control, retired, variables, parameters, lines })
     }
 
     /// Reads the output of plugins, and unlinks plugins whose loops were cut short too often.

@@ -104,6 +104,8 @@ pub struct OpenReport {
     pub program: u32,
     pub data: u32,
     pub control: u32,
+    /// The offset in the control memory of the mark of a plugin that was swapped or unloaded.
+    pub retired: u32,
     pub variables: Variables,
     pub parameters: usize,
     /// The number of lines that all plugins have written so far.
