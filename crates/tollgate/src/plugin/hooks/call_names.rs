@@ -202,6 +202,7 @@ mod tests {
         let without: Vec<_> =
             known.map(|(_, name)| name).filter(|name| for_64_bits(name).is_none()).collect();
         let wanted = [
+            "break",
             "stty",
             "gtty",
             "ftime",
