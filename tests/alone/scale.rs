@@ -4,6 +4,7 @@ use std::fs;
 
 use crate::harness::bpf::{map_bytes, mapped_bytes};
 use crate::harness::job::{is_in_call, kill, threads_of};
+use crate::harness::plugins::PluginDaemon;
 use crate::harness::report::{SHARED_ROWS, THREADS_FULL};
 use crate::harness::{Job, Report, eventually, observe, observe_crowd, tollgate, workload};
 
@@ -91,6 +92,28 @@ fn threads_beyond_the_table_are_counted_as_loss() {
     let lost = report.losses[THREADS_FULL];
     assert!(lost >= 17_000 - 16_384, "{lost}");
     assert_eq!(report.count("getppid"), 3 * (17_000 - lost));
+}
+
+/// A plugin denies nothing to threads that are not gated, and says so.
+#[test]
+fn threads_beyond_the_table_have_no_plugins() {
+    let at_work = PluginDaemon::start("denies", "on connect { return -13; }");
+    let before = at_work.request("list --json").success().json();
+    assert_eq!(before["losses"], serde_json::json!({}));
+    let mut threads = at_work.workload("threads 17000 3");
+    drop(threads.stdin());
+    threads.finish().success();
+    let lost = |document: &serde_json::Value| document["losses"][THREADS_FULL].as_u64();
+    for request in ["list --json", "show --json denies"] {
+        let lost = lost(&at_work.request(request).success().json()).expect("threads were lost");
+        assert!(lost >= 17_000 - 16_384, "{lost}");
+    }
+    for request in ["list", "show denies"] {
+        let text = at_work.request(request).success().text();
+        assert!(text.starts_with("LOSSES: ") && text.contains(THREADS_FULL), "{text}");
+    }
+    let logged = || at_work.daemon.read("err").contains("the gate has no room for ");
+    eventually("the log", logged);
 }
 
 #[test]

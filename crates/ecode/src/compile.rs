@@ -5,12 +5,13 @@ use std::collections::hash_map::{self, HashMap};
 use crate::data_layout::{CONTROL_BYTES, DataLayout};
 use crate::diagnostic::{Diagnostic, Span};
 use crate::emit::btf::Btf;
-use crate::emit::{EmittedFunction, Memory, emit, needs_too_much};
+use crate::emit::{EmittedFunction, Memory, StackLimit, emit, needs_too_much};
 use crate::hooks::{HookProgram, ReturnPolicy};
 use crate::ir::{IrFunction, Loops};
 use crate::lower::lower;
 use crate::outline::{SharedRegisters, outline};
 use crate::typed::{Handler, Program};
+use crate::types::Type;
 use crate::widen::widen_at_joins;
 
 /// The kernel rounds frames up to this unit along a chain of calls (round_up_stack_depth,
@@ -87,11 +88,17 @@ pub struct Compiled {
 
 /// MAX_BPF_STACK (include/linux/filter.h) minus the bytes that the kernel adds for loops: for
 /// may_goto in bpf_patch_insns (v6.18), and for bpf_loop in inline_bpf_loop.
-fn max_frame_bytes(loops: Loops) -> u32 {
-    match loops {
+fn stack_limit(program: &Program, loops: Loops) -> StackLimit {
+    let most_bytes = match loops {
         Loops::MayGoto => 512 - 16,
         Loops::Helper => 512 - 24,
-    }
+    };
+    // The fields of hooks have no span in the text.
+    let locals = program.functions.iter().flat_map(|function| &function.locals);
+    let has_arrays = locals
+        .filter(|local| !local.span.is_empty())
+        .any(|local| matches!(local.ty, Type::Array(..) | Type::Struct(_)));
+    StackLimit { most_bytes, has_arrays }
 }
 
 /// Compiles a checked program for the kernel.
@@ -136,6 +143,7 @@ pub fn compile(
 fn compile_function(
     lowered: IrFunction,
     loops: Loops,
+    limit: StackLimit,
     is_handler: bool,
 ) -> Result<Vec<EmittedFunction>, Box<Diagnostic>> {
     let lowered = widen_at_joins(lowered);
@@ -146,13 +154,9 @@ fn compile_function(
         }
         Loops::Helper => outline(lowered),
     };
-    let most_bytes = max_frame_bytes(loops);
     let keeps_context = parts.iter().any(IrFunction::keeps_context);
     let is_handler = |part: &IrFunction| is_handler && !part.is_loop_body;
-    parts
-        .iter()
-        .map(|part| emit(part, &shared, is_handler(part), keeps_context, most_bytes))
-        .collect()
+    parts.iter().map(|part| emit(part, &shared, is_handler(part), keeps_context, limit)).collect()
 }
 
 fn too_many_functions(name: &str, span: &Span) -> Box<Diagnostic> {
@@ -173,14 +177,20 @@ fn link(
     loops: Loops,
     compiled: &mut Functions,
 ) -> Result<Vec<usize>, Box<Diagnostic>> {
+    let limit = stack_limit(program, loops);
     let lowered = lower(program, layout, handler.function, Some((handler, hook_program)))?;
-    compiled.insert(handler.function, compile_function(lowered, loops, true)?);
+    compiled.insert(handler.function, compile_function(lowered, loops, limit, true)?);
     let mut linked = vec![handler.function];
     let mut at = 0;
     while let Some(&function) = linked.get(at) {
         at += 1;
         if let hash_map::Entry::Vacant(vacant) = compiled.entry(function) {
-            vacant.insert(compile_function(lower(program, layout, function, None)?, loops, false)?);
+            vacant.insert(compile_function(
+                lower(program, layout, function, None)?,
+                loops,
+                limit,
+                false,
+            )?);
         }
         for (_, callee) in compiled[&function].iter().flat_map(|part| &part.calls) {
             if !linked.contains(callee) {
@@ -193,7 +203,7 @@ fn link(
         let handler = &program.functions[handler.function];
         return Err(too_many_functions(&handler.name, &handler.span));
     }
-    check_stack_depth(program, handler.function, compiled, max_frame_bytes(loops))?;
+    check_stack_depth(program, handler.function, compiled, limit)?;
     Ok(linked)
 }
 
@@ -209,7 +219,7 @@ fn check_stack_depth(
     program: &Program,
     handler: usize,
     compiled: &Functions,
-    most_bytes: u32,
+    limit: StackLimit,
 ) -> Result<(), Box<Diagnostic>> {
     let mut deepest: HashMap<PartId, (u32, usize)> = HashMap::new();
     let mut stack = vec![((handler, 0), false)];
@@ -236,8 +246,8 @@ fn check_stack_depth(
         deepest.insert(part, (bytes, below.1 + 1));
         let span = program.functions[function].span.clone();
         let name = &program.functions[function].name;
-        if bytes > most_bytes {
-            return Err(needs_too_much(name, &span, bytes, most_bytes));
+        if bytes > limit.most_bytes {
+            return Err(needs_too_much(name, &span, bytes, limit));
         }
         if below.1 + 1 > MAX_CALL_DEPTH {
             let message =

@@ -13,7 +13,10 @@ pub const LOST: u32 = 32;
 pub const OUTSIDE_PACKET: u32 = 40;
 /// The value of `CUT_SHORT` when the plugin was last called on demand.
 pub const CUT_SHORT_BEFORE: u32 = 48;
-pub const CONTROL_BYTES: u32 = 56;
+/// Not 0 once the plugin was swapped or unloaded. User space sets it, for clients that have the
+/// plugin open.
+pub const RETIRED: u32 = 56;
+pub const CONTROL_BYTES: u32 = 64;
 
 /// The number of loops that may be cut short, each after a quarter of a second
 /// (BPF_MAX_TIMED_LOOPS, include/linux/bpf.h). After this number, loops in called functions do not

@@ -1,6 +1,8 @@
 //! Names of C, of BPF programs in C and of other tracers that E-code does not have, each with what
 //! to write instead.
 
+use std::net::Ipv4Addr;
+
 type Hints = &'static [(&'static [&'static str], &'static str)];
 
 /// The form of a map.
@@ -8,6 +10,18 @@ pub const MAP_FORM: &str = "declare a map like this: `map<KEY, VALUE> name[ENTRI
 /// The hint at any iteration.
 pub const NO_ITERATION: &str = "count an index for the elements of an array; nothing iterates over \
     a map, but `tollgate plugin show` prints its entries";
+/// What the return value of a handler of packets means.
+pub const PACKET_RETURN: &str = "return 0 passes the packet, and anything else drops it";
+/// How memory of the process is read.
+const READ_USER: &str =
+    "use `read_user(TO, ADDRESS, BYTES)`: the address comes before the number of bytes";
+const READ_USER_TEXT: &str =
+    "use `read_user_text(TO, ADDRESS)`, which reads up to a NUL or as much as fits into TO";
+/// What to do with the address of a text or of data.
+pub const AT_ADDRESS: &str = "an address is a number: `read_user_text(TO, ADDRESS)` reads the \
+    text there, `read_user(TO, ADDRESS, BYTES)` other data";
+const NO_KERNEL_MEMORY: &str = "a plugin cannot read the kernel's memory; for the memory of the \
+    process, use `read_user(TO, ADDRESS, BYTES)` or `read_user_text(TO, ADDRESS)`";
 const WITH_A_TYPE: &str = "begin a declaration with a type: `u64 x = 3;`";
 const STACKS: &str = "a plugin cannot read stacks: `tollgate lens` shows where calls sleep";
 
@@ -89,20 +103,59 @@ const VARIABLES: Hints = &[
     (&["curtask"], "`pid()`, `tid()` and `comm` describe the running thread"),
     (&["username"], "use `uid()`"),
     (&["kstack", "ustack"], STACKS),
+    (&["errno"], "the `result` at `exit` of a call that has failed is the negative errno"),
     (&["cgroup"], "`tollgate daemon --cgroup` selects the processes"),
 ];
 
 /// Names of functions.
 const FUNCTIONS: Hints = &[
-    (&["bpf_get_current_comm"], "use `comm`"),
+    (
+        &["bpf_get_current_comm", "get_current_comm"],
+        "use `comm(NAME)`, which fills an array: `char name[16]; comm(name);`",
+    ),
     (&["bpf_get_current_pid_tgid"], "use `pid()` and `tid()`"),
     (&["bpf_get_current_uid_gid"], "use `uid()` and `gid()`"),
     (&["bpf_get_prandom_u32", "rand"], "use `random()`"),
     (&["bpf_get_smp_processor_id"], "use `cpu()`"),
     (&["bpf_ktime_get_ns", "clock_gettime", "nsecs", "strftime", "time"], "use `now()`"),
     (&["bpf_printk", "bpf_trace_printk", "printf"], "use `print`"),
-    (&["bpf_probe_read_user", "probe_read_user"], "use `read_user`"),
-    (&["bpf_probe_read_user_str", "str"], "use `read_user_text`"),
+    (
+        &[
+            "bpf_probe_read_user",
+            "bpf_copy_from_user",
+            "probe_read_user",
+            "copy_from_user",
+            "uptr",
+            "buf",
+        ],
+        READ_USER,
+    ),
+    (
+        &[
+            "bpf_probe_read_user_str",
+            "bpf_copy_from_user_str",
+            "probe_read_user_str",
+            "strncpy_from_user",
+            "str",
+        ],
+        READ_USER_TEXT,
+    ),
+    (
+        &[
+            "bpf_probe_read",
+            "bpf_probe_read_str",
+            "bpf_probe_read_kernel",
+            "bpf_probe_read_kernel_str",
+            "bpf_core_read",
+            "BPF_CORE_READ",
+            "probe_read",
+            "probe_read_str",
+            "probe_read_kernel",
+            "probe_read_kernel_str",
+            "kptr",
+        ],
+        NO_KERNEL_MEMORY,
+    ),
     (&["bpf_map_lookup_elem"], "use the entry itself: `m[KEY]`"),
     (&["bpf_map_update_elem"], "assign to the entry: `m[KEY] = VALUE`"),
     (&["bpf_map_delete_elem", "delete"], "use `erase(MAP, KEY)`"),
@@ -134,6 +187,40 @@ const FUNCTIONS: Hints = &[
         "there is no equivalent: a handler of `guard` denounces calls, and `--guard=enforce` \
         responds to them",
     ),
+    (
+        &[
+            "htonl",
+            "htons",
+            "ntohl",
+            "ntohs",
+            "bpf_htonl",
+            "bpf_htons",
+            "bpf_ntohl",
+            "bpf_ntohs",
+            "be16toh",
+            "be32toh",
+            "htobe16",
+            "htobe32",
+            "bswap",
+        ],
+        "leave it out: ports and addresses have the byte order of the machine",
+    ),
+    (
+        &["inet_addr", "inet_aton", "inet_pton", "pton"],
+        "write an address as a number: 127.0.0.1 is 0x7f000001",
+    ),
+    (&["inet_ntoa", "inet_ntop", "ntop"], "print the address as a number, with %x"),
+    (
+        &["strcat", "strcpy", "strlcpy", "strncat", "strncpy", "sprintf", "snprintf"],
+        "copy the bytes: `memcpy(TO, FROM, BYTES)`",
+    ),
+    (
+        &["strchr", "strrchr", "strstr", "strcontains", "memchr", "memmem"],
+        "there is no equivalent: search with a loop over the elements of the array",
+    ),
+    (&["strcasecmp", "strncasecmp"], "there is no equivalent: `strcmp` distinguishes cases"),
+    (&["memmove"], "use `memcpy(TO, FROM, BYTES)`"),
+    (&["bzero"], "use `memset(TO, 0, BYTES)`"),
     (&["strerror"], "there is no equivalent: print the number with %d"),
     (&["system", "cat"], "there is no equivalent: a plugin runs no commands and reads no files"),
 ];
@@ -195,9 +282,25 @@ pub fn function(name: &str) -> Option<&'static str> {
     hint(FUNCTIONS, name)
 }
 
+/// The length of the IPv4 address at the beginning of a text, and how a program writes it.
+pub fn address(text: &str) -> Option<(usize, String)> {
+    let is_of_address = |byte: &u8| byte.is_ascii_digit() || *byte == b'.';
+    let length = text.bytes().take_while(|byte| is_of_address(byte)).count();
+    let address: Ipv4Addr = text[..length].parse().ok()?;
+    Some((length, format!("write the address as a number: {:#010x}", u32::from(address))))
+}
+
 /// What E-code has in place of a method of a map.
 pub fn method(name: &str) -> Option<&'static str> {
     hint(METHODS, name)
+}
+
+/// What E-code has in place of a constant of C's headers, if it is not the same constant that a
+/// program would declare itself.
+pub fn constant(name: &str) -> Option<&'static str> {
+    let is_verdict = ["XDP_", "TC_ACT_", "TCX_"].iter().any(|prefix| name.starts_with(prefix))
+        || ["NF_ACCEPT", "NF_DROP", "SK_DROP", "SK_PASS"].contains(&name);
+    is_verdict.then_some(PACKET_RETURN)
 }
 
 /// How a program declares a constant of C's headers.

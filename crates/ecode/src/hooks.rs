@@ -7,6 +7,9 @@ use crate::types::Type;
 /// The hook that runs on demand. A plugin has one handler for it and declares its parameters.
 pub const CALL: &str = "call";
 
+/// MAX_ERRNO, include/linux/err.h
+pub const MAX_ERRNO: i64 = 4095;
+
 /// A value that a handler can read by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HookField {
@@ -26,18 +29,39 @@ pub struct HookSpec {
     /// How the return value of a handler is used.
     pub return_policy: ReturnPolicy,
     /// Fields that the events have and no handler can read, and why.
-    pub unreadable: Vec<(String, &'static str)>,
+    pub unreadable: Vec<(String, String)>,
     /// Builtin functions that the hook does not support, and why.
     pub unavailable: Option<(&'static [Builtin], &'static str)>,
     /// The kernel helper that reads bytes of the packet, if the hook has one.
     pub packet: Option<i32>,
+    /// What is probably a mistake in the selection of events.
+    pub warnings: Vec<HookWarning>,
 }
 
 impl HookSpec {
     /// Whether a handler can deny something by its return value.
     pub fn can_deny(&self) -> bool {
-        matches!(self.return_policy, ReturnPolicy::Chained { stops: Some(_), .. })
+        self.deny_return().is_some()
     }
+
+    /// What the kernel gets if a handler denies something, if it can.
+    pub fn deny_return(&self) -> Option<DenyReturn> {
+        match self.return_policy {
+            ReturnPolicy::Chained { stops, .. } => stops,
+            ReturnPolicy::Returned => None,
+        }
+    }
+}
+
+/// A warning about one of the selected events.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HookWarning {
+    /// The index of the selected event.
+    pub selected: usize,
+    /// What is wrong.
+    pub message: String,
+    /// What to write instead.
+    pub help: Option<String>,
 }
 
 /// One of the kernel programs that a handler is compiled into.

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use crate::diagnostic::{Diagnostic, Span};
+use crate::foreign;
 use crate::token::{FLOATING, Keyword, PUNCTUATORS, Token, TokenKind, UNSUPPORTED_C_KEYWORDS};
 
 /// The units of intervals, as in `1s` (see the hook `timer`).
@@ -71,10 +72,10 @@ const LOOKALIKES: &[(char, &str, &str)] = &[
     ('\u{a0}', "a no-break space", SPACE),
     ('\u{2007}', "a figure space", SPACE),
     ('\u{2009}', "a thin space", SPACE),
-    ('\u{200b}', "a zero-width space", SPACE),
+    ('\u{200b}', "a zero-width space", NOTHING),
     ('\u{202f}', "a narrow no-break space", SPACE),
     ('\u{3000}', "an ideographic space", SPACE),
-    ('\u{feff}', "a byte-order mark", SPACE),
+    ('\u{feff}', "a byte-order mark, which only the beginning of a file can have", NOTHING),
     ('\u{2013}', "an en dash", "`-`"),
     ('\u{2014}', "an em dash", "`-`"),
     ('\u{2212}', "a minus sign of typography", "`-`"),
@@ -82,6 +83,8 @@ const LOOKALIKES: &[(char, &str, &str)] = &[
     ('\u{37e}', "a Greek question mark", "`;`"),
 ];
 const SPACE: &str = "an ordinary space";
+/// In place of a character that has no width.
+const NOTHING: &str = "";
 
 /// The straight quote for a typographic one, and what it encloses.
 fn typographic_quote(character: char) -> Option<(char, &'static str)> {
@@ -224,7 +227,13 @@ impl Lexer<'_> {
         if self.rest().first() == Some(&b'.') && self.rest().get(1).is_some_and(u8::is_ascii_digit)
         {
             self.at += 1;
-            let whole = span.start..self.take_name().end;
+            let mut whole = span.start..self.take_name().end;
+            if let Some((address, help)) = foreign::address(&self.text[whole.start..]) {
+                whole.end = whole.start + address;
+                self.at = whole.end;
+                self.problem(Diagnostic::error(whole, "an address is a number here").help(help));
+                return FAULTY;
+            }
             self.floating(whole, "use integers, such as thousandths");
             return FAULTY;
         }
@@ -466,8 +475,12 @@ impl Lexer<'_> {
             '$' => Diagnostic::error(span, "unexpected character '$'")
                 .help("declare a variable, `u64 x = 1;`, and use it by its name"),
             _ => match LOOKALIKES.iter().find(|(character, ..)| *character == wrong) {
-                Some((_, name, plain)) => Diagnostic::error(span, format!("this is {name}"))
-                    .help(format!("write {plain}")),
+                Some((_, name, plain)) => {
+                    Diagnostic::error(span, format!("this is {name}")).help(match *plain {
+                        NOTHING => "remove it".into(),
+                        plain => format!("write {plain}"),
+                    })
+                }
                 None => Diagnostic::error(span, format!("unexpected character {wrong:?}")),
             },
         };

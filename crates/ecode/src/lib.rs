@@ -39,14 +39,14 @@ mod widen;
 
 pub use builtin::Builtin;
 pub use compile::{Compiled, MapShape, Object, compile};
-pub use data_layout::MAX_CUT_SHORT;
+pub use data_layout::{MAX_CUT_SHORT, RETIRED};
 pub use diagnostic::{Diagnostic, MAX_DIAGNOSTICS, Severity, Span, closest_name};
 pub use disasm::DisassembledInstruction;
 pub use emit::Memory;
 pub use faults::Faults;
 pub use hooks::{
     CALL, DenyReturn, FieldBase, FieldCondition, FieldSource, HookError, HookField, HookProgram,
-    HookProvider, HookSpec, HookVariant, ReturnPolicy, TextLocation,
+    HookProvider, HookSpec, HookVariant, HookWarning, ReturnPolicy, TextLocation,
 };
 pub use ir::Loops;
 pub use typed::{Global, Program};

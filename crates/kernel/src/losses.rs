@@ -70,6 +70,12 @@ impl Gate {
         Ok(sums)
     }
 
+    /// The threads of the session itself that could not be gated, because the table was full.
+    pub fn threads_not_gated(&self, session: u32) -> Result<u64> {
+        let key = key(session, wire::LOSS_THREADS_FULL as usize);
+        sum_over_cpus(self.maps.get("losses"), key)
+    }
+
     /// Clears the losses of earlier sessions of this number, when a session begins.
     pub(crate) fn clear_losses(&self, session: u32) -> Result<()> {
         let zero = vec![0_u64.as_bytes().to_vec(); cpus::possible()];

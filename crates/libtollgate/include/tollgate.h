@@ -73,10 +73,20 @@ int tollgate_plugin_call(const struct tollgate_plugin *plugin, const uint64_t *a
 /*
  * Returns the address of a global variable of the plugin, in memory that the plugin and this
  * process share. The address is valid until the plugin is closed. Stores the size of the variable
- * in bytes in `size`, unless that is NULL. Returns NULL if no variable has this name.
+ * in bytes in `size`, unless that is NULL. Returns NULL if no variable has this name;
+ * tollgate_error() then says so.
  */
 void *tollgate_plugin_variable(const struct tollgate_plugin *plugin, const char *name,
 			       size_t *size);
+
+/*
+ * Returns 1 if the daemon has swapped or unloaded the plugin since it was opened, and 0 otherwise.
+ * This is a read of memory. An open plugin stays the version that was opened: after a swap or an
+ * unload, calls still run that version, and its variables are no longer those that
+ * `tollgate plugin show` prints, unless both versions have the same ones. Close the plugin and open
+ * it again to call the new version. The end of the daemon is noticed only if it ended in order.
+ */
+int tollgate_plugin_is_stale(const struct tollgate_plugin *plugin);
 
 /* Closes a plugin, or does nothing for NULL. The plugin stays loaded in the daemon. */
 void tollgate_plugin_close(struct tollgate_plugin *plugin);

@@ -181,13 +181,27 @@ pub unsafe extern "C" fn tollgate_plugin_variable(
     size: *mut usize,
 ) -> *mut c_void {
     // SAFETY: the caller's contract.
-    let found = unsafe { text(name).and_then(|name| (*plugin).variable(name)) };
-    let Some((address, bytes)) = found else { return ptr::null_mut() };
+    let (name, plugin) = unsafe { (text(name), &*plugin) };
+    let Some((address, bytes)) = name.and_then(|name| plugin.variable(name)) else {
+        let name = name.unwrap_or("of this name");
+        record_error(Error::Refused(format!("the plugin has no variable {name}")).into());
+        return ptr::null_mut();
+    };
     if !size.is_null() {
         // SAFETY: the caller's contract.
         unsafe { *size = bytes };
     }
     address.cast()
+}
+
+/// Returns 1 or 0.
+///
+/// # Safety
+/// `plugin` is open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tollgate_plugin_is_stale(plugin: *const Plugin) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { (*plugin).is_stale() }.into()
 }
 
 /// # Safety

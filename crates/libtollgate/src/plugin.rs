@@ -22,16 +22,46 @@ const MAP_GET_FD_BY_ID: i32 = 14;
 pub struct Plugin {
     program: OwnedFd,
     parameters: usize,
-    memory: NonNull<u8>,
-    bytes: usize,
+    memory: Mapping,
+    /// Memory in which the daemon marks a plugin that it has swapped or unloaded.
+    control: Mapping,
+    /// The offset of this mark.
+    retired_at: usize,
     /// The offset and the size in bytes of each global variable.
     variables: BTreeMap<String, (usize, usize)>,
 }
 
+/// The beginning of a map with one entry, in memory that this process shares with the kernel.
+struct Mapping {
+    memory: NonNull<u8>,
+    bytes: usize,
+}
+
 // SAFETY: the kernel writes to the memory as well, so it is handed out as raw pointers only.
-unsafe impl Send for Plugin {}
+unsafe impl Send for Mapping {}
 // SAFETY: as for `Send`.
-unsafe impl Sync for Plugin {}
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(map: &OwnedFd, bytes: usize, access: i32) -> Result<Self, Error> {
+        // SAFETY: a new shared mapping at an address that the kernel chooses.
+        let memory = unsafe {
+            libc::mmap(ptr::null_mut(), bytes, access, libc::MAP_SHARED, map.as_raw_fd(), 0)
+        };
+        if memory == libc::MAP_FAILED {
+            return Err(Error::Kernel(io::Error::last_os_error()));
+        }
+        let memory = NonNull::new(memory.cast()).expect("mmap does not return address 0");
+        Ok(Self { memory, bytes })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `new`.
+        unsafe { libc::munmap(self.memory.as_ptr().cast(), self.bytes) };
+    }
+}
 
 /// `union bpf_attr` for BPF_PROG_TEST_RUN.
 #[repr(C)]
@@ -72,7 +102,7 @@ fn open_by_id(command: i32, number: &Value) -> Result<OwnedFd, Error> {
 impl Plugin {
     /// Opens the plugin with this name, which the daemon has loaded.
     pub fn open(name: &str) -> Result<Self, Error> {
-        let (reply, program, map) = Self::request_ids(name)?;
+        let (reply, program, [data, control]) = Self::request_ids(name)?;
         let listed =
             reply["variables"].as_array().ok_or_else(|| client::unexpected_reply(&reply))?;
         let number = |of: &Value| of.as_u64().unwrap_or_default() as usize;
@@ -82,33 +112,30 @@ impl Plugin {
         };
         let variables: BTreeMap<_, _> = listed.iter().filter_map(variable).collect();
         let bytes = variables.values().map(|(at, bytes)| at + bytes).max().unwrap_or(0).max(1);
-        let (access, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-        // SAFETY: a new shared mapping at an address that the kernel chooses.
-        let memory =
-            unsafe { libc::mmap(ptr::null_mut(), bytes, access, shared, map.as_raw_fd(), 0) };
-        if memory == libc::MAP_FAILED {
-            return Err(Error::Kernel(io::Error::last_os_error()));
-        }
-        let memory = NonNull::new(memory.cast()).expect("mmap does not return address 0");
-        Ok(Self { program, parameters: number(&reply["parameters"]), memory, bytes, variables })
+        let memory = Mapping::new(&data, bytes, libc::PROT_READ | libc::PROT_WRITE)?;
+        let (parameters, retired_at) = (number(&reply["parameters"]), number(&reply["retired"]));
+        let control = Mapping::new(&control, retired_at + size_of::<u64>(), libc::PROT_READ)?;
+        Ok(Self { program, parameters, memory, control, retired_at, variables })
     }
 
-    /// Requests the plugin's IDs, and opens the program and the map. If they no longer exist,
-    /// requests the IDs again, because a swap has replaced the program or the map since the daemon
+    /// Requests the plugin's IDs, and opens the program and the maps. If they no longer exist,
+    /// requests the IDs again, because a swap has replaced the program or a map since the daemon
     /// replied.
-    fn request_ids(name: &str) -> Result<(Value, OwnedFd, OwnedFd), Error> {
+    fn request_ids(name: &str) -> Result<(Value, OwnedFd, [OwnedFd; 2]), Error> {
         const TRIES: usize = 10;
         let mut tries = 0;
         loop {
             let reply = client::request(&json!({"ask-plugins": "open", "name": name}))?;
-            let program = open_by_id(PROG_GET_FD_BY_ID, &reply["program"]);
+            let open = || {
+                let map = |key| open_by_id(MAP_GET_FD_BY_ID, &reply[key]);
+                let program = open_by_id(PROG_GET_FD_BY_ID, &reply["program"])?;
+                Ok((program, [map("data")?, map("control")?]))
+            };
             tries += 1;
-            match program
-                .and_then(|program| Ok((program, open_by_id(MAP_GET_FD_BY_ID, &reply["data"])?)))
-            {
+            match open() {
                 Err(Error::Kernel(cause))
                     if cause.kind() == io::ErrorKind::NotFound && tries < TRIES => {}
-                found => return found.map(|(program, map)| (reply, program, map)),
+                found => return found.map(|(program, maps)| (reply, program, maps)),
             }
         }
     }
@@ -134,18 +161,21 @@ impl Plugin {
         Ok(run.result as i32)
     }
 
+    /// Whether the daemon has swapped or unloaded the plugin since it was opened. Calls then still
+    /// run the version that was opened, whose variables nothing else uses any more unless both
+    /// versions have the same ones. Open the plugin again to call the new version.
+    pub fn is_stale(&self) -> bool {
+        // SAFETY: within the mapping, and aligned as the daemon's layout is.
+        let mark = unsafe { self.control.memory.as_ptr().add(self.retired_at).cast::<u64>() };
+        // SAFETY: as above; the daemon may write it meanwhile.
+        unsafe { mark.read_volatile() != 0 }
+    }
+
     /// The address and the size in bytes of a global variable, in memory that this process shares
     /// with the plugin. The address is valid as long as the plugin is open.
     pub fn variable(&self, name: &str) -> Option<(*mut u8, usize)> {
         let (at, bytes) = self.variables.get(name)?;
         // SAFETY: within the mapping, which covers all variables.
-        Some((unsafe { self.memory.as_ptr().add(*at) }, *bytes))
-    }
-}
-
-impl Drop for Plugin {
-    fn drop(&mut self) {
-        // SAFETY: the mapping made in `open`.
-        unsafe { libc::munmap(self.memory.as_ptr().cast(), self.bytes) };
+        Some((unsafe { self.memory.memory.as_ptr().add(*at) }, *bytes))
     }
 }

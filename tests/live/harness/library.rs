@@ -1,4 +1,4 @@
-//! Builds the examples in C with the C library.
+//! Builds programs in C with the C library.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,19 +7,23 @@ use super::{project, tollgate};
 
 /// Builds `examples/NAME.c` in the folder.
 pub fn example(name: &str, folder: &Path) -> PathBuf {
+    build(&project().join(format!("examples/{name}.c")), &folder.join(name))
+}
+
+/// Builds a program in C with the library.
+pub fn build(source: &Path, program: &Path) -> PathBuf {
     let library = tollgate().with_file_name("libtollgate.a");
     assert!(
         library.exists(),
         "{} is missing: `cargo build -p libtollgate` makes it",
         library.display()
     );
-    let program = folder.join(name);
     let made = Command::new("gcc")
         .args(["-O1", "-Wall", "-Wextra", "-Werror", "-I"])
         .arg(project().join("crates/libtollgate/include"))
         .arg("-o")
-        .args([&program, &project().join(format!("examples/{name}.c")), &library])
+        .args([program, source, &library])
         .status();
     assert!(made.expect("gcc runs").success());
-    program
+    program.into()
 }

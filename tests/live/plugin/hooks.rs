@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{Error, ErrorKind};
 use std::net::{Ipv6Addr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::process::Command;
 
 use crate::harness::job::copy;
@@ -52,6 +52,52 @@ fn connect_is_denied_with_errno() {
     udp.send_to(b"x", ("127.0.0.1", free)).expect("no plugin refuses it");
     at_work.request("unload refuses").success();
     TcpStream::connect(("127.0.0.1", refused)).expect("no plugin refuses it any more");
+}
+
+/// Linux uses an address of AF_UNSPEC as one of IPv4 when UDP sends, and at bind.
+#[test]
+fn an_unspecified_family_is_that_of_the_program() {
+    let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let [port, free] = [&server, &UdpSocket::bind("0.0.0.0:0").unwrap()]
+        .map(|socket| socket.local_addr().unwrap().port());
+    let (at_work, own) = (PluginDaemon::start_idle(), std::process::id());
+    let deny = |hook: &str, port: u16| {
+        format!("on {hook} {{ return pid() == {own} && family == 2 && port == {port} ? -13 : 0; }}")
+    };
+    let text = deny("connect", port) + &deny("bind", free);
+    at_work.load("refuses", &text, "--machine-wide");
+    let address = |port: u16, ip: u32| libc::sockaddr_in {
+        sin_family: libc::AF_UNSPEC as u16,
+        sin_port: port.to_be(),
+        sin_addr: libc::in_addr { s_addr: ip.to_be() },
+        sin_zero: [0; 8],
+    };
+    let socket = || {
+        // SAFETY: a plain call.
+        let made = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM, 0) };
+        assert!(made >= 0);
+        // SAFETY: the call has just made this descriptor, and nothing else owns it.
+        unsafe { OwnedFd::from_raw_fd(made) }
+    };
+    let bytes = size_of::<libc::sockaddr_in>() as u32;
+    let send = || {
+        let (socket, to) = (socket(), address(port, 0x7f00_0001));
+        // SAFETY: the pointers are to a byte and to an address of this size.
+        let sent = unsafe {
+            let to = (&raw const to).cast();
+            libc::sendto(socket.as_raw_fd(), c"x".as_ptr().cast(), 1, 0, to, bytes)
+        };
+        if sent < 0 { Error::last_os_error().raw_os_error() } else { None }
+    };
+    let bind = || {
+        let (socket, at) = (socket(), address(free, 0));
+        // SAFETY: the pointer is to an address of this size.
+        let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const at).cast(), bytes) };
+        if bound < 0 { Error::last_os_error().raw_os_error() } else { None }
+    };
+    assert_eq!([send(), bind()], [Some(libc::EACCES); 2]);
+    at_work.request("unload refuses").success();
+    assert_eq!([send(), bind()], [None; 2]);
 }
 
 #[test]

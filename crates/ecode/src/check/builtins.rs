@@ -35,6 +35,8 @@ enum ExpectedArgument {
 struct Signature {
     name: &'static str,
     builtin: Builtin,
+    /// The names of its parameters, as the help shows them.
+    parameters: &'static str,
     arguments: &'static [ExpectedArgument],
     /// Whether further arguments are allowed.
     has_more: bool,
@@ -44,10 +46,12 @@ struct Signature {
 const fn signature(
     name: &'static str,
     builtin: Builtin,
+    parameters: &'static str,
     arguments: &'static [ExpectedArgument],
     result: Type,
 ) -> Signature {
-    Signature { name, builtin, arguments, has_more: matches!(builtin, Builtin::Print), result }
+    let has_more = matches!(builtin, Builtin::Print);
+    Signature { name, builtin, parameters, arguments, has_more, result }
 }
 
 const BUILTINS: &[Signature] = {
@@ -61,30 +65,66 @@ const BUILTINS: &[Signature] = {
     const INT_RESULT: Type = Type::Integer(INT);
     const LONG_RESULT: Type = Type::Integer(LONG);
     &[
-        signature("now", Builtin::Now, &[], U64_RESULT),
-        signature("pid", Builtin::Pid, &[], U32_RESULT),
-        signature("tid", Builtin::Tid, &[], U32_RESULT),
-        signature("uid", Builtin::Uid, &[], U32_RESULT),
-        signature("gid", Builtin::Gid, &[], U32_RESULT),
-        signature("cpu", Builtin::Cpu, &[], U32_RESULT),
-        signature("random", Builtin::Random, &[], U32_RESULT),
-        signature("comm", Builtin::Comm, &[ChangedBytes], Type::Void),
-        signature("read_user", Builtin::ReadUser, &[ChangedMemory, Number, Number], INT_RESULT),
-        signature("read_user_text", Builtin::ReadUserText, &[ChangedBytes, Number], LONG_RESULT),
-        signature("strlen", Builtin::Strlen, &[Text], U64_RESULT),
-        signature("strcmp", Builtin::Strcmp, &[Text, Text], INT_RESULT),
-        signature("strncmp", Builtin::Strncmp, &[Text, Text, Number], INT_RESULT),
-        signature("memset", Builtin::Memset, &[ChangedMemory, Number, Number], Type::Void),
-        signature("memcpy", Builtin::Memcpy, &[ChangedMemory, Memory, Number], Type::Void),
-        signature("memcmp", Builtin::Memcmp, &[Memory, Memory, Number], INT_RESULT),
-        signature("has", Builtin::Has, &[Map, Key], Type::Bool),
-        signature("erase", Builtin::Erase, &[Map, Key], Type::Bool),
-        signature("emit", Builtin::Emit, &[Record], Type::Bool),
-        signature("print", Builtin::Print, &[Text, Any], Type::Void),
-        signature("packet8", Builtin::Packet8, &[Number], U8_RESULT),
-        signature("packet16", Builtin::Packet16, &[Number], U16_RESULT),
-        signature("packet32", Builtin::Packet32, &[Number], U32_RESULT),
-        signature("cut_short", Builtin::CutShort, &[], Type::Bool),
+        signature("now", Builtin::Now, "", &[], U64_RESULT),
+        signature("pid", Builtin::Pid, "", &[], U32_RESULT),
+        signature("tid", Builtin::Tid, "", &[], U32_RESULT),
+        signature("uid", Builtin::Uid, "", &[], U32_RESULT),
+        signature("gid", Builtin::Gid, "", &[], U32_RESULT),
+        signature("cpu", Builtin::Cpu, "", &[], U32_RESULT),
+        signature("random", Builtin::Random, "", &[], U32_RESULT),
+        signature("comm", Builtin::Comm, "NAME", &[ChangedBytes], Type::Void),
+        signature(
+            "read_user",
+            Builtin::ReadUser,
+            "TO, ADDRESS, BYTES",
+            &[ChangedMemory, Number, Number],
+            INT_RESULT,
+        ),
+        signature(
+            "read_user_text",
+            Builtin::ReadUserText,
+            "TO, ADDRESS",
+            &[ChangedBytes, Number],
+            LONG_RESULT,
+        ),
+        signature("strlen", Builtin::Strlen, "TEXT", &[Text], U64_RESULT),
+        signature("strcmp", Builtin::Strcmp, "ONE, OTHER", &[Text, Text], INT_RESULT),
+        signature(
+            "strncmp",
+            Builtin::Strncmp,
+            "ONE, OTHER, BYTES",
+            &[Text, Text, Number],
+            INT_RESULT,
+        ),
+        signature(
+            "memset",
+            Builtin::Memset,
+            "TO, BYTE, BYTES",
+            &[ChangedMemory, Number, Number],
+            Type::Void,
+        ),
+        signature(
+            "memcpy",
+            Builtin::Memcpy,
+            "TO, FROM, BYTES",
+            &[ChangedMemory, Memory, Number],
+            Type::Void,
+        ),
+        signature(
+            "memcmp",
+            Builtin::Memcmp,
+            "ONE, OTHER, BYTES",
+            &[Memory, Memory, Number],
+            INT_RESULT,
+        ),
+        signature("has", Builtin::Has, "MAP, KEY", &[Map, Key], Type::Bool),
+        signature("erase", Builtin::Erase, "MAP, KEY", &[Map, Key], Type::Bool),
+        signature("emit", Builtin::Emit, "STRUCT", &[Record], Type::Bool),
+        signature("print", Builtin::Print, "\"…\", …", &[Text, Any], Type::Void),
+        signature("packet8", Builtin::Packet8, "AT", &[Number], U8_RESULT),
+        signature("packet16", Builtin::Packet16, "AT", &[Number], U16_RESULT),
+        signature("packet32", Builtin::Packet32, "AT", &[Number], U32_RESULT),
+        signature("cut_short", Builtin::CutShort, "", &[], Type::Bool),
     ]
 };
 
@@ -143,12 +183,17 @@ impl Checker<'_> {
             let message = self.wrong_count(&name.text, least, arguments.len());
             let problem = Diagnostic::error(span.clone(), message);
             return self.error(match signature.builtin {
+                Builtin::Has | Builtin::Erase
+                    if let [Written { kind: WrittenKind::Index(map, key), .. }] = arguments =>
+                {
+                    let [map, key] = [map, key].map(|part| &self.text[part.span.clone()]);
+                    problem.help(format!("write `{}({map}, {key})`", name.text))
+                }
                 Builtin::Comm if arguments.is_empty() => problem.help(COMM_FORM),
                 Builtin::Has | Builtin::Erase if arguments.len() > least => {
                     problem.help("make a key of several parts a struct")
                 }
-                Builtin::Erase => problem.help("write `erase(MAP, KEY)`"),
-                _ => problem,
+                _ => problem.help(format!("write `{}({})`", name.text, signature.parameters)),
             });
         }
         let format = match (signature.builtin, arguments.first().map(|first| &first.kind)) {
@@ -174,6 +219,7 @@ impl Checker<'_> {
             }
             made.push(argument);
         }
+        self.lint_read_address(signature.builtin, &made);
         let current = self.current();
         let has_packet = current.hook_spec.as_ref().is_some_and(|spec| spec.packet.is_some());
         let function = current.function;
@@ -252,8 +298,11 @@ impl Checker<'_> {
                     other => {
                         let message =
                             format!("expected a text, found a value of type {}", other.ty);
-                        let problem = Diagnostic::error(other.span, message);
-                        self.error(problem.help("a text is a string or an array of char"))
+                        let help = match self.loads_address(&other) {
+                            true => foreign::AT_ADDRESS,
+                            false => "a text is a string or an array of char",
+                        };
+                        self.error(Diagnostic::error(other.span, message).help(help))
                     }
                 }
             }

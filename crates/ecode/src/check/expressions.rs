@@ -66,8 +66,8 @@ fn last_argument<'a>(offered: &[&'a str]) -> Option<&'a str> {
 fn number_for_text(value: &Expression) -> Option<String> {
     let ExpressionKind::Text(bytes) = &value.kind else { return None };
     let text = std::str::from_utf8(bytes).ok()?;
-    let address: std::net::Ipv4Addr = text.parse().ok()?;
-    Some(format!("write the address as a number: {:#010x}", u32::from(address)))
+    let (length, help) = foreign::address(text)?;
+    (length == text.len()).then_some(help)
 }
 
 impl Checker<'_> {
@@ -182,6 +182,10 @@ impl Checker<'_> {
         match &written.kind {
             Written::Comma(left, right) => {
                 let left = self.subscript(left, help)?;
+                if let ExpressionKind::Call(..) | ExpressionKind::Builtin(..) = left.kind {
+                    let message = "only what is right of the comma counts here";
+                    self.warn(Diagnostic::warning(left.span.clone(), message).help(help));
+                }
                 self.comma(left, right, &written.span, help)
             }
             _ => self.expression(written),
@@ -246,9 +250,45 @@ impl Checker<'_> {
     }
 
     /// Why a field that the hook has cannot be read, if that is so.
-    fn unreadable_field(&self, name: &str) -> Option<&'static str> {
+    fn unreadable_field(&self, name: &str) -> Option<String> {
         let spec = self.current.as_ref()?.hook_spec.as_ref()?;
-        spec.unreadable.iter().find(|(field, _)| field == name).map(|(_, why)| *why)
+        spec.unreadable.iter().find(|(field, _)| field == name).map(|(_, why)| why.clone())
+    }
+
+    /// What to do if this is a field of another handler.
+    fn field_elsewhere(&self, name: &str) -> Option<&'static str> {
+        let is_field = |handler: &ast::Handler| {
+            let selected: Vec<_> = handler.selected.iter().map(|one| one.text.clone()).collect();
+            let spec = self.hooks.spec(&handler.hook.text, &selected);
+            spec.is_ok_and(|spec| spec.fields.iter().any(|field| field.name == name))
+        };
+        let mut handlers = self.items.iter().filter_map(|item| match item {
+            ast::Item::Handler(handler) => Some(handler),
+            _ => None,
+        });
+        let is_in_handler = self.current.as_ref()?.hook_spec.is_some();
+        handlers.any(is_field).then_some(match is_in_handler {
+            true => "only another handler has this field: store it in a variable there",
+            false => "only handlers have fields: pass it to the function as a parameter",
+        })
+    }
+
+    /// Whether this variable is a field of the hook that can be an address.
+    fn is_address(&self, local: usize) -> bool {
+        let local = self.current.as_ref().map(|current| &current.locals[local]);
+        local.is_some_and(|local| local.span.is_empty() && local.ty == U64.into())
+    }
+
+    /// Whether this is an address in a field of the hook.
+    pub(super) fn names_address(&self, written: &ast::Expression) -> bool {
+        let Written::Name(name) = &written.kind else { return false };
+        matches!(self.scopes.find(name), Some(Symbol::Local(local)) if self.is_address(*local))
+    }
+
+    /// Whether this is the value of such a field.
+    pub(super) fn loads_address(&self, value: &Expression) -> bool {
+        let ExpressionKind::Load(lvalue) = &value.kind else { return false };
+        matches!(lvalue.kind, LvalueKind::Local(local) if self.is_address(local))
     }
 
     /// Whether a name is declared nowhere, so that only its use says what it may be.
@@ -288,8 +328,10 @@ impl Checker<'_> {
             problem.help("use `result`")
         } else if let Some(last) = last_argument(&offered).filter(|_| is_argument(name)) {
             problem.help(format!("the arguments of a call are `arg0` to `{last}`"))
-        } else if let Some(own) = foreign::variable(name) {
+        } else if let Some(own) = foreign::variable(name).or_else(|| foreign::constant(name)) {
             problem.help(own)
+        } else if let Some(elsewhere) = self.field_elsewhere(name) {
+            problem.help(elsewhere)
         } else if let Some(near) = closest_name(name, known.iter().map(String::as_str)) {
             problem.help(format!("there is `{near}`"))
         } else if is_of_headers {
@@ -328,6 +370,7 @@ impl Checker<'_> {
                 }
                 if let Written::Name(name) = &array.kind
                     && self.is_undeclared(name, &array.span)
+                    && self.field_elsewhere(name).is_none()
                 {
                     let known = self.scopes.names(|_| true);
                     let message = format!("there is no map or array `{name}`");
@@ -351,7 +394,8 @@ impl Checker<'_> {
                 let Type::Array(of, length) = &lvalue.of else {
                     let message =
                         format!("this has type {}; it is not an array or a map", lvalue.of);
-                    return self.error(Diagnostic::error(lvalue.span, message));
+                    let help = self.names_address(array).then_some(foreign::AT_ADDRESS);
+                    return self.error(Diagnostic::error(lvalue.span, message).help_if(help));
                 };
                 let (of, length) = ((**of).clone(), *length);
                 let is_outside = constant(&index).is_some_and(|at| at >= length);
@@ -444,13 +488,23 @@ impl Checker<'_> {
         }
     }
 
-    /// The type of a value that must be a number.
-    fn number(&mut self, value: &Expression) -> Checked<Integer> {
-        if let Some(help) = number_for_text(value) {
-            let problem = Diagnostic::error(value.span.clone(), "this string is not a number");
-            return self.error(problem.help(help));
-        }
-        self.number_of(&value.ty, &value.span)
+    /// The type of a value that must be a number, beside another operand.
+    fn number(&mut self, value: &Expression, other: &Expression) -> Checked<Integer> {
+        let ExpressionKind::Text(bytes) = &value.kind else {
+            return self.number_of(&value.ty, &value.span);
+        };
+        let help = number_for_text(value).or_else(|| match bytes[..] {
+            _ if self.loads_address(other) => Some(
+                "the other side is an address: read the text there with \
+                `read_user_text(TO, ADDRESS)`, and compare it with `strcmp`"
+                    .into(),
+            ),
+            [byte @ (b'\'' | b'\\')] => Some(format!("write a character: '\\{}'", byte as char)),
+            [byte @ b' '..=b'~'] => Some(format!("write a character: '{}'", byte as char)),
+            _ => Some("compare a whole text with it: `strcmp(TEXT, \"…\") == 0`".into()),
+        });
+        let problem = Diagnostic::error(value.span.clone(), "this string is not a number");
+        self.error(problem.help_if(help))
     }
 
     /// A condition: a value that C compares with 0.
@@ -507,7 +561,7 @@ impl Checker<'_> {
         if matches!(operator, Operator::Equal | Operator::NotEqual) {
             self.are_compared([&left.ty, &right.ty], span)?;
         }
-        let numbers = [self.number(&left)?, self.number(&right)?];
+        let numbers = [self.number(&left, &right)?, self.number(&right, &left)?];
         let (common, right) = if matches!(operator, Operator::ShiftLeft | Operator::ShiftRight) {
             (numbers[0].promoted(), convert(right, &numbers[1].promoted().into()))
         } else {
@@ -651,6 +705,7 @@ impl Checker<'_> {
             return self.error(match to {
                 Type::Array(..) => {
                     let help = match value.ty {
+                        _ if self.loads_address(&value) => foreign::AT_ADDRESS,
                         Type::String => {
                             "initialize it in its declaration: `char name[16] = \
                             \"text\";`"

@@ -218,6 +218,11 @@ impl Checker<'_> {
                 return self.error(Diagnostic::error(span.clone(), sentence));
             }
         };
+        for warning in &spec.warnings {
+            let span = written.selected[warning.selected].span.clone();
+            let problem = Diagnostic::warning(span, warning.message.clone());
+            self.warn(problem.help_if(warning.help.clone()));
+        }
         let mut others = self.program.handlers.iter().filter(|other| other.hook == CALL);
         if hook.text == CALL
             && let Some(other) = others.next()

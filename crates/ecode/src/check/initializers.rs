@@ -11,6 +11,7 @@ use crate::ast::{
     self, Designator, Expression as Written, ExpressionKind as WrittenKind, Initializer,
 };
 use crate::diagnostic::{Diagnostic, Span, number_of};
+use crate::foreign;
 use crate::typed::{Expression, ExpressionKind, Lvalue, LvalueKind};
 use crate::types::{INT, Type};
 
@@ -76,16 +77,17 @@ fn text(initializer: &Initializer) -> Option<(&[u8], &Span)> {
     }
 }
 
-/// How to write an initializer of an array in place of one that is not a list.
-fn list_form(initializer: &Initializer) -> &'static str {
-    let filling = match initializer {
-        Initializer::One(written) => filling_form(written),
-        _ => None,
-    };
-    filling.unwrap_or("write a list: { 1, 2, 3 }")
-}
-
 impl Checker<'_> {
+    /// How to write an initializer of an array in place of one that is not a list.
+    fn list_form(&self, initializer: &Initializer) -> &'static str {
+        let filling = match initializer {
+            Initializer::One(written) if self.names_address(written) => Some(foreign::AT_ADDRESS),
+            Initializer::One(written) => filling_form(written),
+            _ => None,
+        };
+        filling.unwrap_or("write a list: { 1, 2, 3 }")
+    }
+
     pub(super) fn length_by_initializer(
         &mut self,
         of: &Type,
@@ -102,7 +104,7 @@ impl Checker<'_> {
                 Diagnostic::error(initializer.span(), "this does not give the array a length");
             return self.error(match text(initializer) {
                 Some(_) => problem.help("a string can initialize only arrays of `char` and `u8`"),
-                None => problem.help(list_form(initializer)),
+                None => problem.help(self.list_form(initializer)),
             });
         };
         let (mut next, mut length) = (0_u64, 0);
@@ -245,7 +247,7 @@ impl Checker<'_> {
                     initializer.span(),
                     format!("this is not a value of type {of}"),
                 );
-                return self.error(problem.help(list_form(initializer)));
+                return self.error(problem.help(self.list_form(initializer)));
             }
             (_, Ok(list)) => match list {
                 [(None, value)] => self.part(of, value, steps, offset, parts)?,

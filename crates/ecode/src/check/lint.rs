@@ -3,11 +3,17 @@
 use super::Checker;
 use super::scopes::Symbol;
 use crate::ast::{self, ExpressionKind as Written, StatementKind, Unary};
+use crate::builtin::Builtin;
 use crate::diagnostic::{Diagnostic, Span};
-use crate::hooks::{HookSpec, ReturnPolicy};
-use crate::typed::{Expression, ExpressionKind, Lvalue, LvalueKind, Operator};
+use crate::foreign::PACKET_RETURN;
+use crate::hooks::{DenyReturn, MAX_ERRNO, ReturnPolicy};
+use crate::typed::{Argument, Expression, ExpressionKind, Lvalue, LvalueKind, Operator};
 use crate::types::{Integer, Type};
 
+/// The codes that only the kernel itself sees, as return values: ERESTARTSYS to ERECALLCONFLICT
+/// (include/linux/errno.h).
+const FIRST_KERNEL_CODE: i64 = -512;
+const LAST_KERNEL_CODE: i64 = -531;
 /// The help on a value that has no effect.
 pub const NO_EFFECT_HELP: &str = "assign it, or remove it";
 
@@ -60,6 +66,20 @@ impl Completions {
             breaks: self.breaks || other.breaks,
             continues: self.continues || other.continues,
         }
+    }
+}
+
+/// The constants that an expression can be, with their spans.
+fn returned_constants(value: &Expression) -> Vec<(i64, Span)> {
+    match &value.kind {
+        ExpressionKind::Constant(constant) => vec![(*constant as i64, value.span.clone())],
+        ExpressionKind::Convert(inner) | ExpressionKind::Comma(_, inner) => {
+            returned_constants(inner)
+        }
+        ExpressionKind::Conditional(parts) => {
+            parts[1..].iter().flat_map(returned_constants).collect()
+        }
+        _ => Vec::new(),
     }
 }
 
@@ -309,21 +329,66 @@ impl Checker<'_> {
         }
     }
 
-    /// Warns about a return value that tries to deny something at a hook that only observes.
-    pub(super) fn lint_ignored_return(&mut self, value: &Expression) {
-        let only_observes = |spec: &HookSpec| {
-            matches!(spec.return_policy, ReturnPolicy::Chained { stops: None, .. })
+    /// Warns about a return value whose effect at this hook is probably not the intended one.
+    pub(super) fn lint_return(&mut self, value: &Expression) {
+        let Some(spec) = self.current().hook_spec.as_ref() else { return };
+        if spec.return_policy == ReturnPolicy::Returned {
+            return;
+        }
+        let (deny_return, is_of_packets) = (spec.deny_return(), spec.packet.is_some());
+        for (constant, span) in returned_constants(value) {
+            let problem = |message: String| Diagnostic::warning(span.clone(), message);
+            let problem = match deny_return {
+                _ if constant == 0 => continue,
+                None => problem(
+                    "a handler of this hook cannot deny anything: its return value has no effect"
+                        .into(),
+                )
+                .help(
+                    "write `return 0;`; docs/ecode.md lists the hooks at which a handler can deny \
+                    something",
+                ),
+                Some(_) if is_of_packets && constant != 1 => {
+                    problem(format!("{constant} drops the packet, as any number except 0 does"))
+                        .help(PACKET_RETURN)
+                }
+                Some(DenyReturn { sets_errno: true, .. }) => match constant {
+                    LAST_KERNEL_CODE..=FIRST_KERNEL_CODE => problem(format!(
+                        "{constant} is a code that the kernel uses internally, not an errno"
+                    ))
+                    .help("docs/ecode.md says what the program would see"),
+                    2..=MAX_ERRNO => {
+                        problem(format!("this refuses with EPERM, not with errno {constant}"))
+                            .help(format!("write -{constant} for this errno, or 1 for EPERM"))
+                    }
+                    _ if !(-MAX_ERRNO..=1).contains(&constant) => {
+                        problem("this refuses with EPERM, because it is not an errno".into())
+                            .help(format!("an errno is a number from -1 to -{MAX_ERRNO}"))
+                    }
+                    _ => continue,
+                },
+                Some(_) => continue,
+            };
+            self.warn(problem);
+        }
+    }
+
+    /// Warns about a constant address, which is usually the number of bytes: the kernel's helpers
+    /// take it before the address.
+    pub(super) fn lint_read_address(&mut self, builtin: Builtin, arguments: &[Argument]) {
+        let help = match builtin {
+            Builtin::ReadUser => "the order is `read_user(TO, ADDRESS, BYTES)`",
+            Builtin::ReadUserText => "the order is `read_user_text(TO, ADDRESS)`",
+            _ => return,
         };
-        let is_refusal = matches!(value.kind, ExpressionKind::Constant(value) if value != 0);
-        if is_refusal && self.current().hook_spec.as_ref().is_some_and(only_observes) {
+        if let Some(Argument::Value(address)) = arguments.get(1)
+            && matches!(address.kind, ExpressionKind::Constant(_))
+        {
             let problem = Diagnostic::warning(
-                value.span.clone(),
-                "a handler of this hook cannot deny anything: its return value has no effect",
+                address.span.clone(),
+                "the address that is read is a constant here",
             );
-            self.warn(problem.help(
-                "write `return 0;`; docs/ecode.md lists the hooks at which a handler can deny \
-                something",
-            ));
+            self.warn(problem.help(help));
         }
     }
 

@@ -152,7 +152,7 @@ impl Checker<'_> {
                         .error(Diagnostic::error(value.span, "this function returns nothing"));
                 }
                 let value = self.converted(value, &result, "the returned value")?;
-                self.lint_ignored_return(&value);
+                self.lint_return(&value);
                 Ok(Some(value))
             }
         }

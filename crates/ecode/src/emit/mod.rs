@@ -25,6 +25,14 @@ const LOOP_BODY_FRAME: u8 = 2;
 /// instruction by several.
 const MAX_INSTRUCTIONS: usize = 32_000;
 
+/// The stack that a chain of calls can have.
+#[derive(Clone, Copy)]
+pub struct StackLimit {
+    pub most_bytes: u32,
+    /// Whether the program has local arrays or structs, which could be elsewhere.
+    pub has_arrays: bool,
+}
+
 /// Emits a function. `keeps_context` is whether the context is needed after the beginning of the
 /// handler, or in one of its loop bodies that are functions of their own.
 pub fn emit(
@@ -32,13 +40,13 @@ pub fn emit(
     shared: &SharedRegisters,
     is_handler: bool,
     keeps_context: bool,
-    most_bytes: u32,
+    limit: StackLimit,
 ) -> Result<EmittedFunction, Box<Diagnostic>> {
     let Allocation { locations, frame_bytes: frame, live_in } = allocate(function, shared);
     let context = keeps_context && !function.is_loop_body;
     let frame_bytes = if context { frame + u32::from(WORD) } else { frame };
-    if frame_bytes > most_bytes {
-        return Err(needs_too_much(&function.name, &function.span, frame_bytes, most_bytes));
+    if frame_bytes > limit.most_bytes {
+        return Err(needs_too_much(&function.name, &function.span, frame_bytes, limit));
     }
     let out = EmittedFunction {
         instructions: Vec::new(),
@@ -93,15 +101,25 @@ pub fn too_large(function: &str, span: &Span) -> Box<Diagnostic> {
 }
 
 /// The error for chains of calls that need too much stack.
-pub fn needs_too_much(function: &str, span: &Span, bytes: u32, most_bytes: u32) -> Box<Diagnostic> {
+pub fn needs_too_much(
+    function: &str,
+    span: &Span,
+    bytes: u32,
+    limit: StackLimit,
+) -> Box<Diagnostic> {
+    let StackLimit { most_bytes, has_arrays } = limit;
     let message = format!(
         "`{function}` and the functions that it calls need {bytes} bytes of stack, but the kernel \
         allows {most_bytes}"
     );
-    Box::new(
-        Diagnostic::error(span.clone(), message)
-            .help("make arrays and structs `static` or global; print fewer values at a time"),
-    )
+    let help = match has_arrays {
+        true => "make arrays and structs `static` or global; print fewer values at a time",
+        false => {
+            "split long expressions into several statements, and functions with many variables \
+            into several; print fewer values at a time"
+        }
+    };
+    Box::new(Diagnostic::error(span.clone(), message).help(help))
 }
 
 impl Emitter<'_> {

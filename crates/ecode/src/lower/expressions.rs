@@ -44,11 +44,7 @@ impl Lowerer<'_> {
             | ExpressionKind::Logical { .. } => self.truth(expression),
             ExpressionKind::Conditional(parts) => {
                 let to = self.register();
-                self.lower_conditional(parts, |lowerer, chosen| {
-                    let from = lowerer.value(chosen)?;
-                    lowerer.set(to, from, width(of));
-                    Ok(())
-                })?;
+                self.choose(to, parts)?;
                 Ok(Value::Register(to))
             }
             ExpressionKind::Assign(lvalue, value) => self.assign(lvalue, value),
@@ -83,6 +79,19 @@ impl Lowerer<'_> {
                 self.value(right)
             }
         }
+    }
+
+    /// Sets a register to the chosen number. A choice between others has the same register, so that
+    /// a long chain needs only one.
+    fn choose(&mut self, to: Register, parts: &[Expression; 3]) -> Lowered<()> {
+        self.lower_conditional(parts, |lowerer, chosen| {
+            if let ExpressionKind::Conditional(parts) = &chosen.kind {
+                return lowerer.choose(to, parts);
+            }
+            let from = lowerer.value(chosen)?;
+            lowerer.set(to, from, width(number(&chosen.ty)));
+            Ok(())
+        })
     }
 
     /// Emits `with` for each of the two choices of a conditional expression.

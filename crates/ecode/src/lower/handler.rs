@@ -9,7 +9,8 @@ use crate::arithmetic::number;
 use crate::ast::Operator;
 use crate::data_layout::OUTSIDE_PACKET;
 use crate::hooks::{
-    FieldBase, FieldCondition, FieldSource, HookProgram, HookVariant, ReturnPolicy, TextLocation,
+    FieldBase, FieldCondition, FieldSource, HookProgram, HookVariant, MAX_ERRNO, ReturnPolicy,
+    TextLocation,
 };
 use crate::ir::{self, Address, BlockId, Inst, Register, Terminator, Value, Width};
 use crate::typed::{Expression, Handler};
@@ -18,8 +19,6 @@ use crate::types::{Integer, LONG, Type, U64};
 /// The largest offset that the kernel helpers accept (0xffff in bpf_skb_load_bytes and
 /// bpf_xdp_load_bytes, net/core/filter.c).
 const MAX_PACKET_BYTES: i64 = 0xffff;
-/// MAX_ERRNO, include/linux/err.h
-const MAX_ERRNO: i64 = 4095;
 
 /// The variants that are needed. The last one is enough if it is unconditional and all variants
 /// have the same sources for the fields that are read.

@@ -6,15 +6,18 @@ use std::os::unix::fs::FileExt as _;
 
 use ecode::interpreter::{ProgramState, Runtime, run};
 use ecode::{
-    Builtin, Diagnostic, FieldSource, HookError, HookField, HookProgram, HookProvider, HookSpec,
-    HookVariant, Integer, Program, ReturnPolicy, Type,
+    Builtin, DenyReturn, Diagnostic, FieldSource, HookError, HookField, HookProgram, HookProvider,
+    HookSpec, HookVariant, HookWarning, Integer, Program, ReturnPolicy, Type,
 };
+
+/// include/uapi/linux/bpf.h, enum bpf_func_id
+const XDP_LOAD_BYTES: i32 = 189;
 
 pub struct TestHooks;
 
 impl HookProvider for TestHooks {
     fn names(&self) -> Vec<String> {
-        ["call", "enter", "timer"].map(String::from).into()
+        ["call", "enter", "timer", "connect", "xdp"].map(String::from).into()
     }
 
     fn has_separate_attach_points(&self, hook: &str) -> bool {
@@ -22,6 +25,15 @@ impl HookProvider for TestHooks {
     }
 
     fn spec(&self, hook: &str, selected: &[String]) -> Result<HookSpec, HookError> {
+        let waits = selected.iter().position(|call| call == "waitpid");
+        let warnings: Vec<_> = waits
+            .map(|selected| HookWarning {
+                selected,
+                message: "only 32-bit programs make the call `waitpid`".into(),
+                help: Some("64-bit programs make the call `wait4` instead".into()),
+            })
+            .into_iter()
+            .collect();
         let spec = |section, fields: Vec<HookField>, return_policy| {
             let numbers =
                 (0..fields.len()).map(|number| FieldSource::number(number as u64)).collect();
@@ -35,9 +47,10 @@ impl HookProvider for TestHooks {
                 fields,
                 programs: vec![HookProgram { section, variants }],
                 return_policy,
-                unreadable: vec![("comm".into(), "it is an array of no fixed length")],
+                unreadable: vec![("comm".into(), "it is an array of no fixed length".into())],
                 unavailable: lacks,
-                packet: None,
+                packet: (hook == "xdp").then_some(XDP_LOAD_BYTES),
+                warnings,
             }
         };
         if hook == "call" {
@@ -50,14 +63,25 @@ impl HookProvider for TestHooks {
                 ReturnPolicy::Chained { goes_on: 0, stops: None },
             ));
         }
-        if let Some(at) = selected.iter().position(|call| call != "openat") {
+        let denying = |value, sets_errno| ReturnPolicy::Chained {
+            goes_on: 0,
+            stops: Some(DenyReturn { value, sets_errno }),
+        };
+        if hook == "xdp" {
+            return Ok(spec("xdp", Vec::new(), denying(1, false)));
+        }
+        if hook == "connect" {
+            return Ok(spec("cgroup/connect4", Vec::new(), denying(0, true)));
+        }
+        if let Some(at) = selected.iter().position(|call| call != "openat" && call != "waitpid") {
             return Err((Some(at), format!("there is no system call `{}`", selected[at])));
         }
         let field = |name: &str, bits, is_signed| HookField {
             name: name.into(),
             ty: Type::Integer(Integer::short(bits, is_signed)),
         };
-        let fields = vec![field("dfd", 32, true), field("flags", 32, true)];
+        let fields =
+            vec![field("dfd", 32, true), field("flags", 32, true), field("how", 64, false)];
         Ok(spec("tp_btf/sys_enter", fields, ReturnPolicy::Chained { goes_on: 0, stops: None }))
     }
 }

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use ecode::Faults;
-use ecode::{Compiled, Memory, Object};
+use ecode::{Compiled, Memory, Object, RETIRED};
 use libbpf_rs::libbpf_sys;
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle, MapType};
 
@@ -187,7 +187,16 @@ impl LoadedPlugin {
     /// Drops the plugin without waiting for the threads that are still in it. When `hooks` is
     /// dropped, it waits for them.
     pub fn retire(self, hooks: &mut PluginHooks) {
+        // Without the mark, clients that have the plugin open do not learn that it is gone.
+        let _ = self.mark_retired();
         hooks.add_retiring(self.programs.retire());
+    }
+
+    fn mark_retired(&self) -> Result<()> {
+        let bytes = self.control.value_size() as usize;
+        let control = Data::new(share_map(&self.control)?, bytes)?;
+        control.write(RETIRED as usize, &1_u64.to_ne_bytes());
+        Ok(())
     }
 
     /// Whether a network device to which the plugin was attached is gone.

@@ -98,8 +98,7 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
     let has_guard = policy.is_some();
     let services = arguments.services.clone().map(ServiceSetup::read).transpose()?;
     let pace = PacingSetup::of_daemon(&arguments.pace)?;
-    let sources =
-        arguments.plugins.iter().map(|path| plugin::read(path)).collect::<Result<Vec<_>>>()?;
+    let sources = plugin::read_all(&arguments.plugins)?;
     let scope = match (select.all, arguments.plugins_machine_wide) {
         (true, _) => PluginScope::Machine,
         (false, true) => PluginScope::Widened,

@@ -10,7 +10,8 @@ use stats::interval::{median, median_interval};
 
 use super::arguments::BenchArguments;
 use super::call::{check_argument_count, warn_faults};
-use super::compile::{CompileTimes, build, built, read};
+use super::check::built_or_reported;
+use super::compile::{CompileTimes, build, built};
 use super::hooks::OffsetSource;
 use super::variables::Variables;
 use crate::format::number_of;
@@ -50,8 +51,7 @@ pub fn bench(arguments: &BenchArguments) -> Result<ExitCode> {
     let result = &arguments.result;
     let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
     arguments.with.check_stdin_use(&arguments.file)?;
-    let source = read(&arguments.file)?;
-    let built_once = built(&source, result.top)?;
+    let (source, built_once) = built_or_reported(&arguments.file, result, &mut output)?;
     let (handler, parameters) = built_once.call_handler()?;
     check_argument_count(parameters, &arguments.with)?;
     let (plugin, _) = built_once.load(&source)?;
@@ -67,14 +67,15 @@ pub fn bench(arguments: &BenchArguments) -> Result<ExitCode> {
     }
     let differences: Vec<_> = calls.iter().zip(&floors).map(|(call, floor)| call - floor).collect();
     let of = |part: fn(&CompileTimes) -> f64| loads.iter().map(part).collect::<Vec<_>>();
+    let typical = |part| to_thousandths(median(&of(part)));
     let report = BenchReport {
         schema: "tollgate.plugin.bench/1",
         rounds: arguments.rounds,
         confidence: CONFIDENCE,
         times: CompileTimes {
-            parse_us: median(&of(|times| times.parse_us)),
-            codegen_us: median(&of(|times| times.codegen_us)),
-            verify_us: median(&of(|times| times.verify_us)),
+            parse_us: typical(|times| times.parse_us),
+            codegen_us: typical(|times| times.codegen_us),
+            verify_us: typical(|times| times.verify_us),
             instructions: built_once.instructions(),
         },
         load_us: range(&of(|times| times.parse_us + times.codegen_us + times.verify_us))?,
@@ -107,7 +108,13 @@ fn a_call(plugin: &LoadedPlugin, handler: usize, arguments: &[u64]) -> Result<f6
 
 fn range(samples: &[f64]) -> Result<MedianInterval> {
     let interval = median_interval(samples, CONFIDENCE).context("there are no rounds")?;
-    Ok(MedianInterval { median: median(samples), low: interval.low, high: interval.high })
+    let [median, low, high] = [median(samples), interval.low, interval.high].map(to_thousandths);
+    Ok(MedianInterval { median, low, high })
+}
+
+/// Rounds a time to as many digits as the clock has: sums and differences have more.
+fn to_thousandths(time: f64) -> f64 {
+    (time * 1e3).round() / 1e3
 }
 
 fn text(report: &BenchReport) -> String {
@@ -135,4 +142,16 @@ fn text(report: &BenchReport) -> String {
         report.rounds,
         100.0 * report.confidence,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_the_digits_of_the_clock() {
+        let range = range(&[70.1 + 6.021, 76.12100000000001, 0.1 + 0.2]).expect("rounds");
+        assert_eq!([range.median, range.high], [76.121; 2]);
+        assert_eq!(to_thousandths(0.1 + 0.2), 0.3);
+    }
 }

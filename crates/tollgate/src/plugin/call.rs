@@ -9,7 +9,8 @@ use kernel::plugin::{ForeignPlugin, PluginIds};
 use serde::Serialize;
 
 use super::arguments::{CallArguments, CallInput};
-use super::compile::{CompileTimes, built, read};
+use super::check::built_or_reported;
+use super::compile::CompileTimes;
 use super::faults::FaultCounts;
 use super::records::{Line, PluginOutput, decode_records};
 use super::requests::{OpenReport, PluginRequest};
@@ -51,8 +52,7 @@ fn call_file(arguments: &CallArguments) -> Result<ExitCode> {
     let (result, with) = (&arguments.result, &arguments.with);
     let mut output = Output::open(result.output.as_deref(), with.result())?;
     with.check_stdin_use(&arguments.plugin)?;
-    let source = read(&arguments.plugin)?;
-    let built = built(&source, result.top)?;
+    let (source, built) = built_or_reported(&arguments.plugin, result, &mut output)?;
     let (program, parameters) = built.call_handler()?;
     check_argument_count(parameters, with)?;
     let (plugin, times) = built.load(&source)?;

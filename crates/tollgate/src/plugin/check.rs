@@ -1,9 +1,11 @@
 //! `tollgate plugin check`: compiles a plugin and describes it.
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
+use ecode::{Diagnostic, Severity};
 use serde::Serialize;
 
 use super::arguments::PluginCheckArguments;
@@ -11,6 +13,7 @@ use super::compile::{CompiledPlugin, build, has_problems, read};
 use super::hooks::OffsetSource;
 use super::problems::{PluginProblem, print_problems};
 use crate::format::{count, number_of, printable};
+use crate::options::ResultOptions;
 use crate::output::Output;
 use crate::source_file::{NotText, SourceFile};
 
@@ -62,18 +65,7 @@ impl<'a> PluginCheckReport<'a> {
 pub fn check(arguments: &PluginCheckArguments) -> Result<ExitCode> {
     let result = &arguments.result;
     let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
-    let source = match read(&arguments.file) {
-        Ok(source) => source,
-        Err(error) => {
-            if let Some(problem) = error.downcast_ref::<NotText>().filter(|_| result.json) {
-                output.write_json(&PluginCheckReport::with_problems_only(
-                    &problem.name,
-                    vec![PluginProblem::not_text(problem)],
-                ))?;
-            }
-            return Err(error);
-        }
-    };
+    let source = read_or_reported(&arguments.file, result, &mut output)?;
     let (built, problems) = build(&source, OffsetSource::ToCheck);
     let (handlers, maps) = built.as_ref().map_or_else(Default::default, rows);
     let variable_bytes = built.as_ref().map_or(0, |built| built.object.variable_bytes);
@@ -91,6 +83,53 @@ pub fn check(arguments: &PluginCheckArguments) -> Result<ExitCode> {
         bail!(has_problems(&source, &problems));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Reads a file. With `--json`, a file that is not text is a problem in the document of `check`.
+pub fn read_or_reported(
+    file: &Path,
+    result: &ResultOptions,
+    output: &mut Output,
+) -> Result<SourceFile> {
+    read(file).or_else(|error| {
+        if let Some(problem) = error.downcast_ref::<NotText>().filter(|_| result.json) {
+            output.write_json(&PluginCheckReport::with_problems_only(
+                &problem.name,
+                vec![PluginProblem::not_text(problem)],
+            ))?;
+        }
+        Err(error)
+    })
+}
+
+/// Prints the problems of a plugin for a command whose own document is about valid plugins. With
+/// `--json`, those of a faulty plugin are the document of `check`.
+pub fn report_problems(
+    problems: &[Diagnostic],
+    source: &SourceFile,
+    result: &ResultOptions,
+    output: &mut Output,
+) -> Result<()> {
+    let is_faulty = problems.iter().any(|problem| problem.severity == Severity::Error);
+    if !result.json || !is_faulty {
+        return print_problems(problems, source, result.top);
+    }
+    let rows = problems.iter().map(|problem| PluginProblem::new(problem, source)).collect();
+    output.write_json(&PluginCheckReport::with_problems_only(&source.name, rows))
+}
+
+/// Reads and compiles a plugin, of which only `on call` will be loaded, and prints its problems.
+/// Fails if it has errors.
+pub fn built_or_reported(
+    file: &Path,
+    result: &ResultOptions,
+    output: &mut Output,
+) -> Result<(SourceFile, CompiledPlugin)> {
+    let source = read_or_reported(file, result, output)?;
+    let (built, problems) = build(&source, OffsetSource::ToCheck);
+    report_problems(&problems, &source, result, output)?;
+    let built = built.with_context(|| has_problems(&source, &problems))?;
+    Ok((source, built))
 }
 
 pub fn heading(hook: &str, selected: &[String]) -> String {

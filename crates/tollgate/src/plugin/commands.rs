@@ -2,22 +2,25 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use control::OTHER_VERSION;
 
 use super::arguments::{
     LoadArguments, LogArguments, PluginListArguments, PluginShowArguments, SetArguments,
     SwapArguments, UnloadArguments,
 };
-use super::compile::{checked, compiled, name_of, read};
-use super::problems::print_problems;
+use super::check::{read_or_reported, report_problems};
+use super::compile::{compiled, has_problems, name_of};
+use super::hooks::OffsetSource;
 use super::records::{Line, PluginOutput};
 use super::report::PluginState;
-use super::requests::{LoadReport, PluginRequest, PluginSource};
+use super::requests::{ListReport, LoadReport, PluginRequest, PluginSource, ShowReport};
+use super::suitability::{is_name, name_error};
 use crate::daemon_client::{connect_required, request_one, send_request};
 use crate::format::{number_of, printable};
 use crate::options::{ResultOptions, SocketOption};
 use crate::output::{self, Output, print_message};
+use crate::report::{laid_out, losses};
 use crate::source_file::SourceFile;
 
 /// Sends a source file to the daemon, which compiles it. Before that, this process checks the file
@@ -26,50 +29,57 @@ use crate::source_file::SourceFile;
 fn send_source(
     socket: &SocketOption,
     source: SourceFile,
-    top: usize,
+    result: &ResultOptions,
+    output: &mut Output,
     request: impl FnOnce(PluginSource) -> PluginRequest,
 ) -> Result<LoadReport> {
-    let program = checked(&source, top)?;
+    let (program, problems) = ecode::check(&source.text, &OffsetSource::ToCheck);
+    report_problems(&problems, &source, result, output)?;
+    let program = program.with_context(|| has_problems(&source, &problems))?;
     let text = PluginSource { name: source.name.clone(), text: source.text.clone() };
     request_one(socket, &request(text)).or_else(|error| {
         if let Err(problem) = compiled(&program, &source) {
-            print_problems(&[*problem], &source, top)?;
+            report_problems(&[*problem], &source, result, output)?;
         }
         Err(error)
     })
 }
 
 pub fn load(arguments: &LoadArguments) -> Result<ExitCode> {
-    let source = read(&arguments.file)?;
+    let result = &arguments.result;
+    let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
+    let source = read_or_reported(&arguments.file, result, &mut output)?;
     let name = arguments.name.clone().unwrap_or_else(|| name_of(&source));
+    let another = if arguments.name.is_some() { "another" } else { "a" };
+    ensure!(is_name(&name), "{}: give it {another} --name", name_error(&name));
     let LoadArguments { priority, machine_wide, .. } = *arguments;
     let request = |text| PluginRequest::Load { name, priority, machine_wide, text };
-    print_load_report(
-        &send_source(&arguments.socket, source, arguments.result.top, request)?,
-        "loaded",
-        &arguments.result,
-    )
+    let report = send_source(&arguments.socket, source, result, &mut output, request)?;
+    print_load_report(&report, "loaded", result.json, &mut output)
 }
 
 pub fn swap(arguments: &SwapArguments) -> Result<ExitCode> {
-    let source = read(&arguments.file)?;
+    let result = &arguments.result;
+    let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
+    let source = read_or_reported(&arguments.file, result, &mut output)?;
     let request = |text| PluginRequest::Swap { name: arguments.name.clone(), text };
-    print_load_report(
-        &send_source(&arguments.socket, source, arguments.result.top, request)?,
-        "swapped",
-        &arguments.result,
-    )
+    let report = send_source(&arguments.socket, source, result, &mut output, request)?;
+    print_load_report(&report, "swapped", result.json, &mut output)
 }
 
-fn print_load_report(report: &LoadReport, what: &str, result: &ResultOptions) -> Result<ExitCode> {
-    let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
+fn print_load_report(
+    report: &LoadReport,
+    what: &str,
+    is_json: bool,
+    output: &mut Output,
+) -> Result<ExitCode> {
     for idle in &report.idle {
         print_message(&format!("tollgate: {} has {idle}", printable(&report.name)))?;
     }
     for lost in &report.not_kept {
         print_message(&format!("not kept: {}", printable(lost)))?;
     }
-    if result.json {
+    if is_json {
         output.write_json(report)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -111,15 +121,15 @@ pub fn unload(arguments: &UnloadArguments) -> Result<ExitCode> {
 }
 
 pub fn list(arguments: &PluginListArguments) -> Result<ExitCode> {
-    let list: Vec<PluginState> = request_one(&arguments.socket, &PluginRequest::List)?;
+    let list: ListReport = request_one(&arguments.socket, &PluginRequest::List)?;
     let result = &arguments.result;
     let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
     if result.json {
-        output.write_json(
-            &serde_json::json!({ "schema": "tollgate.plugin.list/1", "plugins": list }),
-        )?;
+        output.write_json(&list)?;
     } else {
-        output.write(&list.iter().map(PluginState::line).collect::<String>())?;
+        let lines: String = list.plugins.iter().map(PluginState::line).collect();
+        let text = losses(&list.losses) + &lines;
+        output.write(&laid_out(&text, output.columns()))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -127,14 +137,14 @@ pub fn list(arguments: &PluginListArguments) -> Result<ExitCode> {
 pub fn show(arguments: &PluginShowArguments) -> Result<ExitCode> {
     let result = &arguments.result;
     let request = PluginRequest::Show { name: arguments.name.clone(), top: result.top.max(1) };
-    let state: PluginState = request_one(&arguments.socket, &request)?;
+    let shown: ShowReport = request_one(&arguments.socket, &request)?;
     let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
     if result.json {
-        output.write_json(
-            &serde_json::json!({ "schema": "tollgate.plugin.show/1", "plugin": state }),
-        )?;
+        output.write_json(&shown)?;
     } else {
-        output.write(&format!("{}{}", state.line(), state.memory(result.top)))?;
+        let (state, losses) = (&shown.plugin, losses(&shown.losses));
+        let text = format!("{losses}{}{}", state.line(), state.memory(result.top));
+        output.write(&laid_out(&text, output.columns()))?;
     }
     Ok(ExitCode::SUCCESS)
 }

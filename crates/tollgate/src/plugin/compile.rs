@@ -1,6 +1,6 @@
 //! Compiles and loads a plugin, and measures the time that takes.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::hooks::OffsetSource;
 use super::problems::{kernel_refusal, print_problems, problem_summary};
 use crate::format::printable;
+use crate::output::is_stdio;
 use crate::source_file::SourceFile;
 
 /// The kind of file, in messages.
@@ -49,6 +50,13 @@ pub fn read(path: &Path) -> Result<SourceFile> {
     Ok(source)
 }
 
+/// Reads the plugins of a session.
+pub fn read_all(paths: &[PathBuf]) -> Result<Vec<SourceFile>> {
+    let from_stdin = paths.iter().filter(|path| is_stdio(path)).count();
+    ensure!(from_stdin <= 1, "only one {KIND} can be stdin, but {from_stdin} are (--plugin -)");
+    paths.iter().map(|path| read(path)).collect()
+}
+
 /// The name of a plugin: that of its file, without the extension.
 pub fn name_of(source: &SourceFile) -> String {
     Path::new(&source.name).file_stem().unwrap_or_default().to_string_lossy().into_owned()
@@ -70,7 +78,7 @@ pub fn build(
     let (program, mut problems) = ecode::check(&source.text, &machine);
     // A process reads the kernel's types for its first plugin. This time does not depend on the
     // source, so it is left out.
-    let parse_us = us(began) - micros(btf_read_time() - read_before);
+    let parse_us = micros(began.elapsed().saturating_sub(btf_read_time() - read_before));
     let Some(program) = program else { return (None, problems) };
     let began = Instant::now();
     match compiled(&program, source) {
@@ -85,15 +93,8 @@ pub fn build(
     }
 }
 
-/// Checks a plugin that another process will compile, and prints its diagnostics.
-pub fn checked(source: &SourceFile, top: usize) -> Result<Program> {
-    let (program, problems) = ecode::check(&source.text, &OffsetSource::ToCheck);
-    print_problems(&problems, source, top)?;
-    program.with_context(|| has_problems(source, &problems))
-}
-
-/// Compiles a plugin of which only `on call` will be loaded, and prints its diagnostics. Fails if
-/// it has errors.
+/// Compiles a plugin that another process or function will load, and prints its diagnostics. Fails
+/// if it has errors.
 pub fn built(source: &SourceFile, top: usize) -> Result<CompiledPlugin> {
     let (built, problems) = build(source, OffsetSource::ToCheck);
     print_problems(&problems, source, top)?;

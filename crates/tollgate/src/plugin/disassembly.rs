@@ -8,8 +8,7 @@ use ecode::Compiled;
 use serde::Serialize;
 
 use super::arguments::PluginCheckArguments;
-use super::check::heading;
-use super::compile::{built, read};
+use super::check::{built_or_reported, heading};
 use crate::format::{number_of, printable};
 use crate::output::Output;
 use crate::source_file::SourceFile;
@@ -47,8 +46,7 @@ struct InstructionRow {
 pub fn build(arguments: &PluginCheckArguments) -> Result<ExitCode> {
     let result = &arguments.result;
     let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
-    let source = read(&arguments.file)?;
-    let built = built(&source, result.top)?;
+    let (source, built) = built_or_reported(&arguments.file, result, &mut output)?;
     if result.json {
         output.write_json(&DisassemblyReport {
             schema: "tollgate.plugin.build/1",

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use ecode::{HookProvider as _, MAX_CUT_SHORT};
+use ecode::{HookProvider as _, MAX_CUT_SHORT, RETIRED};
 use kernel::clock::now_ns;
 use kernel::gate::Gate;
 use kernel::plugin::{
@@ -19,7 +19,9 @@ use super::records::{Line, PluginOutput, decode_records};
 use super::report::{HandlerState, PluginState, memory};
 use super::requests::{LoadReport, OpenReport};
 use super::state_transfer::StateTransfer;
-use super::suitability::{PluginHost, check_reach, is_name, name_error, never_run, required_mask};
+use super::suitability::{
+    PluginHost, check_reach, denies_to_gated_threads, is_name, name_error, never_run, required_mask,
+};
 use super::variables::Variables;
 use crate::extension::PLUGIN_RECORDS_LOST;
 use crate::format::printable;
@@ -153,7 +155,7 @@ impl Plugins {
         name: &str,
         placement: Placement,
     ) -> Result<LoadReport> {
-        ensure!(is_name(name), "{}: give it a --name", name_error(name));
+        ensure!(is_name(name), "{}: give it another --name", name_error(name));
         ensure!(
             !self.contains(name),
             "a plugin {name} is already loaded: swap or unload it, or give this one another --name"
@@ -305,6 +307,14 @@ impl Plugins {
         lost.into_iter().collect()
     }
 
+    /// Whether a plugin can deny something, but only to threads that are gated.
+    pub fn denies_to_gated_threads(&self) -> bool {
+        self.all.iter().any(|live| {
+            let covers_machine = self.session == ALL_SESSIONS || live.placement.is_machine_wide;
+            denies_to_gated_threads(&live.built, covers_machine)
+        })
+    }
+
     pub fn list(&self) -> Result<Vec<PluginState>> {
         self.all.iter().map(|live| live.state(None)).collect()
     }
@@ -358,7 +368,8 @@ impl Plugins {
         let PluginIds { program, data, control } = live.plugin.bpf_ids(handler)?;
         let variables = Variables::of(&live.built);
         let lines = self.dropped_lines + self.lines.len() as u64;
-        Ok(OpenReport { program, data, control, variables, parameters, lines })
+        let retired = RETIRED;
+        Ok(OpenReport { program, data, control, retired, variables, parameters, lines })
     }
 
     /// Reads the output of plugins, and unlinks plugins whose loops were cut short too often.

@@ -29,7 +29,7 @@ use anyhow::Result;
 use arguments::PluginCommand;
 pub use arguments::PluginCommandLine;
 pub use arms::ARMS;
-pub use compile::read;
+pub use compile::read_all;
 pub use session::{PluginScope, PluginSetup};
 
 pub fn run(arguments: &PluginCommandLine) -> Result<ExitCode> {

@@ -7,7 +7,8 @@ use kernel::gate::Gate;
 use super::extension::{Placement, Plugins};
 use super::log_followers::{LogFollowers, json};
 use super::records::PluginOutput;
-use super::requests::PluginRequest;
+use super::requests::{ListReport, PluginRequest, ShowReport};
+use crate::extension::LossReader;
 use crate::output::log_message;
 use crate::source_file::SourceFile;
 
@@ -17,6 +18,7 @@ pub fn reply(
     followers: &mut LogFollowers,
     gate: &mut Gate,
     request: PluginRequest,
+    losses: LossReader,
 ) -> Result<Response> {
     let value = match request {
         PluginRequest::Load { name, priority, machine_wide, text } => {
@@ -29,8 +31,16 @@ pub fn reply(
             serde_json::to_value(plugins.swap(gate, &source, &name)?)?
         }
         PluginRequest::Unload { name } => serde_json::to_value(plugins.unload(gate, &name)?)?,
-        PluginRequest::List => serde_json::to_value(plugins.list()?)?,
-        PluginRequest::Show { name, top } => serde_json::to_value(plugins.show(&name, top)?)?,
+        PluginRequest::List => {
+            let (plugins, losses) = (plugins.list()?, losses.read(gate)?);
+            let schema = "tollgate.plugin.list/1".into();
+            serde_json::to_value(ListReport { schema, plugins, losses })?
+        }
+        PluginRequest::Show { name, top } => {
+            let (plugin, losses) = (plugins.show(&name, top)?, losses.read(gate)?);
+            let schema = "tollgate.plugin.show/1".into();
+            serde_json::to_value(ShowReport { schema, plugin, losses })?
+        }
         PluginRequest::Set { name, variables } => {
             plugins.set(&name, &variables)?;
             true.into()

@@ -214,11 +214,26 @@ impl PluginState {
 /// The text of a value in a line.
 fn text(value: &Value) -> String {
     match value {
-        Value::String(text) => format!("\"{}\"", printable(text)),
+        Value::String(text) => {
+            let escaped = text.replace('\\', r"\\").replace('"', r#"\""#);
+            format!("\"{}\"", printable(&escaped))
+        }
         Value::Number(number) => match number.as_u64() {
             Some(number) => count(number),
             None => number.to_string(),
         },
         other => printable(&other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotation_marks_within_texts_are_escaped() {
+        for (value, shown) in [("a\"b", r#""a\"b""#), (r"a\n", r#""a\\n""#), ("a\n", r#""a\n""#)] {
+            assert_eq!(text(&value.into()), shown);
+        }
     }
 }

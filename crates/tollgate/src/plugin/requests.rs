@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Number;
 
 use super::compile::CompileTimes;
+use super::report::PluginState;
 use super::variables::Variables;
+use crate::extension::Losses;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask-plugins", rename_all = "kebab-case")]
@@ -78,12 +80,32 @@ pub struct LoadReport {
     pub idle: Vec<String>,
 }
 
+/// The JSON of `tollgate plugin list`.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ListReport {
+    pub schema: String,
+    pub plugins: Vec<PluginState>,
+    /// The losses of the session, by reason.
+    pub losses: Losses,
+}
+
+/// The JSON of `tollgate plugin show`.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ShowReport {
+    pub schema: String,
+    pub plugin: PluginState,
+    /// The losses of the session, by reason.
+    pub losses: Losses,
+}
+
 /// What a client needs to call a plugin without the daemon.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct OpenReport {
     pub program: u32,
     pub data: u32,
     pub control: u32,
+    /// The offset in the control memory of the mark of a plugin that was swapped or unloaded.
+    pub retired: u32,
     pub variables: Variables,
     pub parameters: usize,
     /// The number of lines that all plugins have written so far.

@@ -15,7 +15,7 @@ use super::requests::REQUEST_KEY;
 use super::suitability::{PluginHost, mask};
 use crate::extension::{Extension, ExtensionSetup, Joining, Losses, Request, SessionContext};
 use crate::format::number_of;
-use crate::output::print_message;
+use crate::output::{log_message, print_message};
 use crate::report::Section;
 use crate::source_file::SourceFile;
 
@@ -95,7 +95,8 @@ impl ExtensionSetup for PluginSetup {
         let placement = Placement { is_machine_wide, ..Placement::default() };
         let plugins = Plugins::of_session(session, self.host);
         let (sources, output) = (self.sources, self.output);
-        Ok(Box::new(PluginsInSession { plugins, output, sources, placement }))
+        let has_logged_ungated = false;
+        Ok(Box::new(PluginsInSession { plugins, output, sources, placement, has_logged_ungated }))
     }
 }
 
@@ -105,6 +106,19 @@ struct PluginsInSession {
     /// Plugins to load when the session begins.
     sources: Vec<SourceFile>,
     placement: Placement,
+    /// Whether the log says that plugins do not run for all threads.
+    has_logged_ungated: bool,
+}
+
+/// What to log if threads are not gated although a plugin could deny them something.
+fn ungated_message(threads: u64) -> Option<String> {
+    (threads > 0).then(|| {
+        format!(
+            "the gate has no room for {} of this session: no plugin denies them anything \
+            (docs/ecode.md, Which tasks run a plugin)",
+            number_of(threads as usize, "thread")
+        )
+    })
 }
 
 impl Extension for PluginsInSession {
@@ -144,7 +158,14 @@ impl Extension for PluginsInSession {
         self.plugins.deadline(longest)
     }
 
-    fn refresh(&mut self, _context: &mut SessionContext<'_>) -> Result<()> {
+    fn refresh(&mut self, context: &mut SessionContext<'_>) -> Result<()> {
+        if !self.has_logged_ungated && self.plugins.denies_to_gated_threads() {
+            let ungated = context.gate.threads_not_gated(context.session.index)?;
+            if let Some(message) = ungated_message(ungated) {
+                log_message(&message);
+                self.has_logged_ungated = true;
+            }
+        }
         if let OutputTarget::Followers(followers) = &mut self.output {
             followers.remove_closed();
         }
@@ -158,10 +179,10 @@ impl Extension for PluginsInSession {
     fn reply(&mut self, context: &mut SessionContext<'_>, request: Request) -> Result<Response> {
         // Earlier output does not belong to this request.
         self.tend(context)?;
-        let (request, _) = request.parse()?;
+        let (request, losses) = request.parse()?;
         match &mut self.output {
             OutputTarget::Followers(followers) => {
-                reply(&mut self.plugins, followers, context.gate, request)
+                reply(&mut self.plugins, followers, context.gate, request, losses)
             }
             OutputTarget::Stderr => anyhow::bail!("these plugins take no requests"),
         }

@@ -71,10 +71,23 @@ pub fn never_run(built: &CompiledPlugin, host: PluginHost) -> Vec<String> {
                 .into(),
         );
     }
+    if programs.is_empty() {
+        // The compiler has warned of it.
+        return idle;
+    }
     if !host.takes_calls && programs.iter().all(|program| program.hook == CALL) {
         idle.push("only `on call`, which never runs here: `tollgate plugin call` runs it".into());
     }
     idle
+}
+
+/// Whether a plugin can deny something, but only to threads that are gated. `covers_machine` says
+/// whether its handlers outside of the gate apply to the whole machine.
+pub fn denies_to_gated_threads(built: &CompiledPlugin, covers_machine: bool) -> bool {
+    built.program.handlers.iter().any(|handler| {
+        let is_of_gate = handler.hook == "guard" || !covers_machine;
+        handler.spec.can_deny() && handler.spec.packet.is_none() && is_of_gate
+    })
 }
 
 /// What the gate must do for a plugin: bits of [`wire::gate_mask`].
@@ -121,8 +134,24 @@ mod tests {
         assert!(idle("on call {}", true, false).starts_with(call));
         assert_eq!(idle("on call {}", true, true), "");
         assert_eq!(idle("on call {} on fork {}", true, false), "");
+        assert_eq!(idle("int n;", true, false), "");
         assert!(idle("on guard {}", false, false).starts_with("handlers for the guard"));
         assert_eq!(idle("on guard {}", true, false), "");
+    }
+
+    #[test]
+    fn denials_that_need_a_gated_thread_are_known() {
+        for (text, in_a_part, everywhere) in [
+            ("on connect { return -13; }", true, false),
+            ("on guard(kill) { return 1; }", true, true),
+            ("on xdp(\"lo\") { return 1; }", false, false),
+            ("on enter(kill) {} on call { return 1; }", false, false),
+        ] {
+            let source = SourceFile::new("it.ec".into(), text.into());
+            let built = build(&source, OffsetSource::ToCheck).0.expect("a plugin");
+            let denies = [false, true].map(|covers| denies_to_gated_threads(&built, covers));
+            assert_eq!(denies, [in_a_part, everywhere], "{text}");
+        }
     }
 
     #[test]

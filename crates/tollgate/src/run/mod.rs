@@ -32,8 +32,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
         Some(service) => crate::service::assign_self(&arguments.socket, service),
         None => Ok(()),
     };
-    let plugins =
-        arguments.plugins.iter().map(|path| plugin::read(path)).collect::<Result<Vec<_>>>()?;
+    let plugins = plugin::read_all(&arguments.plugins)?;
     let has_others =
         arguments.guard.mode.is_some() || arguments.pace.file.is_some() || !plugins.is_empty();
     if arguments.service.is_some() && !arguments.lens && !has_others {

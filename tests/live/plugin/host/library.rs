@@ -1,11 +1,12 @@
 //! Programs call plugins through the libraries for C and for Rust.
 
 use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Lines, Write as _};
 use std::path::Path;
-use std::process::Command;
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 
-use crate::harness::library::example;
+use crate::harness::library::{build, example};
 use crate::harness::plugins::PluginDaemon;
 use crate::harness::{Job, eventually, workload};
 
@@ -80,6 +81,67 @@ fn calls_continue_across_a_swap() {
     call(1).finish().success();
     at_work.request("unload grey").success();
     call(1).finish().exits_with(1).says("there is no plugin grey");
+}
+
+/// Opens the plugin `d`, and at each line of its input prints the result of a call, whether the
+/// plugin is stale, and the error about a variable that does not exist.
+const STALE: &str = r#"
+#include <stdio.h>
+#include <tollgate.h>
+
+int main(void)
+{
+	struct tollgate_plugin *plugin = tollgate_plugin_open("d");
+	char line[8];
+
+	if (!plugin)
+		return 1;
+	while (fgets(line, sizeof(line), stdin)) {
+		int result = 0, error = tollgate_plugin_call(plugin, NULL, 0, &result);
+		int is_null = !tollgate_plugin_variable(plugin, "missing", NULL);
+
+		printf("%d %d %d %d %s\n", error, result, tollgate_plugin_is_stale(plugin), is_null,
+		       tollgate_error());
+		fflush(stdout);
+	}
+	tollgate_plugin_close(plugin);
+	return 0;
+}
+"#;
+
+#[test]
+fn an_open_plugin_says_that_it_was_swapped_or_unloaded() {
+    let at_work = PluginDaemon::start("d", "on call { return 1; }");
+    let source = at_work.path("stale.c");
+    fs::write(&source, STALE).expect("a file");
+    let program = build(&source, &at_work.path("stale"));
+    let start = || {
+        let mut command = Command::new(&program);
+        command.env("TOLLGATE_SOCKET", at_work.path("socket"));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut started = command.spawn().expect("it runs");
+        let output = BufReader::new(started.stdout.take().expect("a pipe")).lines();
+        (started.stdin.take().expect("a pipe"), output, started)
+    };
+    let call = |input: &mut ChildStdin, output: &mut Lines<BufReader<ChildStdout>>| {
+        input.write_all(b"\n").expect("it reads");
+        output.next().expect("a line").expect("text")
+    };
+    let line = |result: u32, is_stale: u32| {
+        format!("0 {result} {is_stale} 1 the plugin has no variable missing")
+    };
+    let (mut input, mut output, mut first) = start();
+    assert_eq!(call(&mut input, &mut output), line(1, 0));
+    at_work.swap("d", "on call { return 2; }");
+    assert_eq!(call(&mut input, &mut output), line(1, 1));
+    drop(input);
+    assert!(first.wait().expect("it ends").success());
+    let (mut input, mut output, mut second) = start();
+    assert_eq!(call(&mut input, &mut output), line(2, 0));
+    at_work.request("unload d").success();
+    assert_eq!(call(&mut input, &mut output), line(2, 1));
+    drop(input);
+    assert!(second.wait().expect("it ends").success());
 }
 
 #[test]

@@ -9,6 +9,7 @@ use ecode::{
 };
 use kernel::wire;
 
+use super::call_names;
 use super::parts::{OffsetSource, field, observing_spec};
 
 /// The maximum number of arguments of a call.
@@ -55,13 +56,8 @@ pub fn spec(
         .iter()
         .position(|name| Abi::ALL.iter().all(|abi| calls::number(*abi, name).is_none()));
     if let Some(at) = unknown {
-        let near =
-            without_prefix(&selected[at]).or_else(|| of_number(&selected[at])).or_else(|| {
-                let known = calls::all(Abi::X86_64).map(|(_, name)| name);
-                ecode::closest_name(&selected[at], known)
-            });
-        let help = near.map_or(String::new(), |near| format!("; did you mean `{near}`?"));
-        return Err((Some(at), format!("there is no system call `{}`{help}", selected[at])));
+        let (name, help) = (&selected[at], call_names::suggestion(&selected[at]));
+        return Err((Some(at), format!("there is no system call `{name}`{help}")));
     }
     let named = common_parameters(selected);
     let mut fields = vec![field("call", 32, false), field("abi", 32, false)];
@@ -95,20 +91,10 @@ pub fn spec(
         }
     }
     prefer_parameters(&mut fields, &mut variants);
-    Ok(observing_spec(fields, vec![HookProgram { section, variants }]))
-}
-
-/// The call's own name, if the kernel's functions or C's headers have it with a prefix.
-fn without_prefix(name: &str) -> Option<&str> {
-    const PREFIXES: [&str; 7] =
-        ["sys_enter_", "sys_exit_", "__x64_sys_", "ksys_", "sys_", "SYS_", "__NR_"];
-    let rest = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix))?;
-    calls::number(Abi::X86_64, rest).map(|_| rest)
-}
-
-/// The name of the call with this number.
-fn of_number(number: &str) -> Option<&'static str> {
-    calls::name(Abi::X86_64, number.parse().ok()?)
+    let warnings = call_names::warnings(selected);
+    let unreadable = other_parameters(selected, &named);
+    let spec = observing_spec(fields, vec![HookProgram { section, variants }]);
+    Ok(HookSpec { warnings, unreadable, ..spec })
 }
 
 /// Removes the general fields that have the same name as a parameter: `arg2` of prctl is its second
@@ -149,6 +135,27 @@ fn common_parameters(selected: &[String]) -> Vec<CallParameter> {
     let mut all = selected.iter().map(|name| calls::parameters(Abi::X86_64, name));
     let first = all.next().unwrap_or_default();
     all.fold(first, |common, other| common.into_iter().filter(|one| other.contains(one)).collect())
+}
+
+/// The parameters that only some of these calls have, each with the reason.
+fn other_parameters(selected: &[String], common: &[CallParameter]) -> Vec<(String, String)> {
+    let mut others: Vec<(String, String)> = Vec::new();
+    let of_calls = selected.iter().map(|name| calls::parameters(Abi::X86_64, name));
+    for parameter in of_calls.flatten().filter(|parameter| !common.contains(parameter)) {
+        if others.iter().any(|(name, _)| name == parameter.name) {
+            continue;
+        }
+        let lacks = |name: &&String| !calls::parameters(Abi::X86_64, name).contains(&parameter);
+        let call = selected.iter().find(lacks).expect("the parameter is not common");
+        let known = calls::parameters(Abi::X86_64, call);
+        let why = match known.iter().any(|known| known.name == parameter.name) {
+            true => "has another type for it",
+            false => "has no argument of this name",
+        };
+        let why = format!("`{call}` {why}: write a handler of its own for `{call}`");
+        others.push((parameter.name.into(), why));
+    }
+    others
 }
 
 fn number(is_exit: bool) -> FieldSource {
@@ -228,15 +235,20 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_replaced_by_the_name_of_its_call() {
-        for (selected, near) in
-            [("257", Some("openat")), ("SYS_openat", Some("openat")), ("9999", None)]
-        {
-            let refusal = spec(OffsetSource::ToCheck, EXIT, &[selected.into()]);
-            let (at, message) = refusal.expect_err("it is no name");
-            let help = near.map_or(String::new(), |near| format!("; did you mean `{near}`?"));
-            let wanted = format!("there is no system call `{selected}`{help}");
-            assert_eq!((at, message), (Some(0), wanted));
+    fn fields_that_one_call_lacks_name_it() {
+        for (text, help) in [
+            (
+                "on enter(openat, creat, open) { return filename; }",
+                "`creat` has no argument of this name: write a handler of its own for `creat`",
+            ),
+            (
+                "on enter(read, pread64, kill) { return fd; }",
+                "`kill` has no argument of this name: write a handler of its own for `kill`",
+            ),
+        ] {
+            let (program, problems) = ecode::check(text, &OffsetSource::ToCheck);
+            let helps: Vec<_> = problems.iter().map(|problem| problem.help.as_deref()).collect();
+            assert!(program.is_none() && helps == [Some(help)], "{problems:?}");
         }
     }
 

@@ -1,5 +1,6 @@
 //! The plugin hooks of this machine, and their specifications (docs/ecode.md).
 
+mod call_names;
 mod calls;
 #[cfg(test)]
 mod generated_tests;
@@ -69,6 +70,7 @@ impl HookProvider for OffsetSource {
                 unreadable: Vec::new(),
                 unavailable: None,
                 packet: None,
+                warnings: Vec::new(),
             }),
             "fork" | "exec" | "end" => tasks::spec(*self, hook),
             _ => Ok(network::sockets(hook)),

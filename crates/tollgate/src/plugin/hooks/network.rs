@@ -66,6 +66,7 @@ pub fn sockets(hook: &str) -> HookSpec {
             unreadable: Vec::new(),
             unavailable: None,
             packet: None,
+            warnings: Vec::new(),
         };
     }
     let mut fields: Vec<HookField> = all.into();
@@ -80,8 +81,8 @@ pub fn sockets(hook: &str) -> HookSpec {
         }
         _ => &[["cgroup/bind4", "cgroup/bind6"]],
     };
-    let sources = |ip: FieldSource, ip6: FieldSource| {
-        let mut sources: Vec<_> = [USER_FAMILY, ADDRESS_TYPE, ADDRESS_PROTOCOL].map(number).into();
+    let sources = |family: FieldSource, ip: FieldSource, ip6: FieldSource| {
+        let mut sources = vec![family, number(ADDRESS_TYPE), number(ADDRESS_PROTOCOL)];
         sources.push(FieldSource::context(&[USER_PORT], 2).big_endian());
         sources.extend([ip, ip6]);
         sources
@@ -90,13 +91,16 @@ pub fn sockets(hook: &str) -> HookSpec {
     // ::ffff:192.0.2.1 is an IPv4 address.
     let is = |at, is| FieldCondition { source: word(at), mask: u64::MAX, equals: is };
     let mapped = vec![is(0, 0), is(1, 0), is(2, 0xffff)];
-    let mapped = HookVariant { conditions: mapped, fields: sources(word(3), word(0)) };
-    let other =
-        HookVariant { conditions: Vec::new(), fields: sources(FieldSource::number(0), word(0)) };
+    let six = |ip| sources(number(USER_FAMILY), ip, word(0));
+    let mapped = HookVariant { conditions: mapped, fields: six(word(3)) };
+    let other = HookVariant { conditions: Vec::new(), fields: six(FieldSource::number(0)) };
     let programs = sections.iter().flat_map(|[four, six]| {
+        // The caller can write AF_UNSPEC into an address that Linux uses as one of IPv4, in
+        // udp_sendmsg and __inet_bind (net/ipv4). Any other family fails after these programs.
+        let family = FieldSource::number(libc::AF_INET as u64);
         let of_four = unconditional_program(
             four,
-            sources(number(USER_IP4).big_endian(), FieldSource::number(0)),
+            sources(family, number(USER_IP4).big_endian(), FieldSource::number(0)),
         );
         [of_four, HookProgram { section: six, variants: vec![mapped.clone(), other.clone()] }]
     });
@@ -108,6 +112,7 @@ pub fn sockets(hook: &str) -> HookSpec {
         unreadable: Vec::new(),
         unavailable: None,
         packet: None,
+        warnings: Vec::new(),
     }
 }
 
@@ -128,6 +133,7 @@ pub fn packets(hook: &str) -> HookSpec {
             unreadable: Vec::new(),
             unavailable: lacks,
             packet: Some(XDP_LOAD_BYTES),
+            warnings: Vec::new(),
         };
     }
     let section = if hook == "ingress" { "tcx/ingress" } else { "tcx/egress" };
@@ -142,5 +148,6 @@ pub fn packets(hook: &str) -> HookSpec {
         unreadable: Vec::new(),
         unavailable: lacks,
         packet: Some(SKB_LOAD_BYTES),
+        warnings: Vec::new(),
     }
 }

@@ -40,6 +40,7 @@ pub fn observing_spec(fields: Vec<HookField>, programs: Vec<HookProgram>) -> Hoo
         unreadable: Vec::new(),
         unavailable: None,
         packet: None,
+        warnings: Vec::new(),
     }
 }
 

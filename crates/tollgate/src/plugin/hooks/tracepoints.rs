@@ -39,7 +39,7 @@ pub fn spec(name: &str) -> Result<HookSpec, HookError> {
                 fields.push(field);
                 sources.push(source);
             }
-            Described::Unreadable(name, why) => unreadable.push((name, why)),
+            Described::Unreadable(name, why) => unreadable.push((name, why.into())),
         }
     }
     let spec = observing_spec(fields, vec![unconditional_program("tp", sources)]);
