@@ -22,11 +22,6 @@ struct held_thread_search {
 	u32 slot;
 };
 
-static __always_inline bool is_held(struct thread_state *thread)
-{
-	return READ_ONCE(thread->guard.held) && has(thread, GUARD);
-}
-
 static long match_held_thread(u32 i, struct held_thread_search *search)
 {
 	struct thread_state *thread = thread_at(i);
@@ -107,8 +102,10 @@ static __always_inline void guard_sig_generate(int signal, struct kernel_siginfo
 		return;
 	if (signal == SIGCONT) {
 		/* Somebody continues the process on purpose, or too early. */
-		if (is_by_guard(signal, info))
+		if (is_by_guard(signal, info)) {
+			guard_expect_reaction(task);
 			return;
+		}
 		guard_foreign_continue(task);
 		guard_sigcont(task);
 	} else if (bit & STOP_SIGNALS) {
