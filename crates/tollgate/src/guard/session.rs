@@ -174,6 +174,10 @@ impl Extension for GuardInSession {
         reply(&mut self.guard, events, context.gate, request, self.since, losses)
     }
 
+    fn losses(&self) -> Losses {
+        self.events.as_ref().map(Events::losses).unwrap_or_default()
+    }
+
     fn metrics(
         &mut self,
         context: &mut SessionContext<'_>,
