@@ -68,8 +68,6 @@ static __always_inline void guard_sigcont(struct task_struct *task)
 	struct task_struct *thread;
 	u32 slot;
 
-	if (!bpf_ksym_exists(bpf_send_signal_task))
-		return;
 	slot = held_thread_slot(task);
 	held = thread_at(slot);
 	session = session_at(held->guard.session);
@@ -82,6 +80,10 @@ static __always_inline void guard_sigcont(struct task_struct *task)
 	 */
 	if (guard_cold_at(slot)->grace_until ||
 	    BPF_CORE_READ(task, signal, shared_pending.signal.sig[0]) & TERMINATION_SIGNALS)
+		return;
+	__sync_fetch_and_add(&session->foreign_continues, 1);
+	session->foreign_continued = held->visible_pid;
+	if (!bpf_ksym_exists(bpf_send_signal_task))
 		return;
 	/* A release may be in progress now, so Tollgate reads this number after each release. */
 	__sync_fetch_and_add(&session->sigconts, 1);

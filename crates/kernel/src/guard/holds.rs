@@ -383,6 +383,13 @@ impl<'a> Holds<'a> {
         cpus::wait_for_all();
     }
 
+    /// How many SIGCONTs others have sent to processes that were held, and the process that got the
+    /// latest one, if it still exists.
+    pub fn foreign_continues(&self) -> (u64, Option<u32>) {
+        let session = self.sessions.read(self.session);
+        (session.foreign_continues, process::process_of_thread(session.foreign_continued))
+    }
+
     /// Whether another process has switched the guard off since the last call.
     pub fn was_switched_off(&self) -> bool {
         atomic_field!(self.sessions, self.session, is_disabled).swap(0, Ordering::SeqCst) != 0

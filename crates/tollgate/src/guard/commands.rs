@@ -9,7 +9,7 @@ use super::arguments::{
     EventsArguments, HoldArguments, OffArguments, ProgramArguments, ReleaseArguments,
     StatusArguments,
 };
-use super::report::{GuardEvent, GuardedProgram, with_scope};
+use super::report::{GuardEvent, GuardedProgram, continues_text, with_scope};
 use super::requests::{GuardRequest, Status};
 use super::resolve::split_scope;
 use super::store::Store;
@@ -85,6 +85,9 @@ fn text(status: &Status, top: usize) -> String {
     if unheld > 0 {
         let unheld = number_of(unheld as usize, "call");
         let _ = writeln!(out, "{unheld} not held, because --max-held processes were held already");
+    }
+    if let Some(continues) = continues_text(status.foreign_continues) {
+        let _ = writeln!(out, "{continues}");
     }
     let states =
         |state: &str| status.programs.iter().filter(|program| program.state == state).count();

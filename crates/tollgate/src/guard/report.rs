@@ -22,6 +22,9 @@ pub struct GuardReport {
     pub events_left_out: u64,
     /// Programs that ended before their files could be opened; what they did is not stored.
     pub unidentified: u64,
+    /// Signals SIGCONT that other processes have sent to held ones.
+    #[serde(default)]
+    pub foreign_continues: u64,
 }
 
 /// A program, and what it did in this session.
@@ -273,6 +276,9 @@ fn guard_text(out: &mut String, guard: &GuardReport, layout: &TextOptions) {
     }
     more_rows(out, guard.programs.len(), layout.top, "programs");
     events(out, guard, layout);
+    if let Some(continues) = continues_text(guard.foreign_continues) {
+        let _ = writeln!(out, "note: {continues}");
+    }
     if guard.unidentified > 0 {
         let ended = number_of(guard.unidentified as usize, "program");
         let _ = writeln!(
@@ -280,6 +286,14 @@ fn guard_text(out: &mut String, guard: &GuardReport, layout: &TextOptions) {
             "note: {ended} ended before being identified; their calls are not stored"
         );
     }
+}
+
+/// States that others have continued held processes, if they have.
+pub fn continues_text(foreign_continues: u64) -> Option<String> {
+    (foreign_continues > 0).then(|| {
+        let times = number_of(foreign_continues as usize, "time");
+        format!("others continued held processes {times}, which may make some calls each time")
+    })
 }
 
 fn events(out: &mut String, guard: &GuardReport, layout: &TextOptions) {
