@@ -305,6 +305,9 @@ impl HoldControl {
         {
             bail!("process {pid} is in the operator's session, which could then not release it");
         }
+        if let Some(process) = process::process_of_thread(pid).filter(|process| *process != pid) {
+            bail!("{pid} is a thread of process {process}, and only whole processes are held");
+        }
         if !holds::hold(gate, self.session, pid, u64::MAX) {
             bail!(
                 "process {pid} is not guarded here: it may have ended, be a kernel thread, or run \

@@ -1,6 +1,6 @@
 //! The table of calls.
 
-use super::fitted_table::{FittedTable, TableColumn};
+use crate::fitted_table::{FittedTable, TableColumn};
 use super::report::Call;
 use crate::format::{count, duration, printable};
 

@@ -6,7 +6,6 @@ mod arms;
 mod build_report;
 mod call_table;
 mod diff;
-mod fitted_table;
 mod options;
 mod order;
 mod report;
