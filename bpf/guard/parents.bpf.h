@@ -47,7 +47,7 @@ struct child_search {
 	/* The parent's process. */
 	u32 tgid;
 	u16 is_any_held;
-	/* Somebody else has stopped a child, so a stop of the parent is that somebody's business. */
+	/* Somebody else has stopped a child, so that somebody continues the parent as well. */
 	u16 is_any_foreign;
 };
 

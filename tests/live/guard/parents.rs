@@ -110,15 +110,13 @@ fn another_sender_can_still_stop_such_a_parent() {
 #[test]
 fn daemon_releases_parents_by_command_and_at_its_end() {
     let (it, cgroup) = (Guarded::new(), TestCgroup::new());
-    let daemon =
-        GuardDaemon::start(&it, &cgroup, &format!("{} --respond stop", denounce(&it)));
+    let daemon = GuardDaemon::start(&it, &cgroup, &format!("{} --respond stop", denounce(&it)));
     let start = || {
         let command = words("stops-with-child 2 100000 1");
         let job = Job::of([it.program.clone().into()].into_iter().chain(command).collect());
         let procs = cgroup.0.join("cgroup.procs");
         // Its children are in the cgroup from the beginning.
-        let running =
-            job.in_own_session().before_exec(move || std::fs::write(&procs, "0")).start();
+        let running = job.in_own_session().before_exec(move || std::fs::write(&procs, "0")).start();
         eventually("their stops", || all_stopped(&it));
         running
     };

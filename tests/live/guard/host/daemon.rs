@@ -301,7 +301,8 @@ fn full_disk_loses_events_and_no_others() {
     let options = format!("--guard=watch --anomaly-limit 100000 --events {}", file.display());
     let job = GuardDaemon::job_in(&it, &cgroup, &options).with_small_disk(&disk);
     let daemon = GuardDaemon::start_ready(job, &it);
-    let seen = std::path::PathBuf::from(format!("/proc/{}/root{}", daemon.running.pid(), file.display()));
+    let seen =
+        std::path::PathBuf::from(format!("/proc/{}/root{}", daemon.running.pid(), file.display()));
     let mut server = joined(&it, &cgroup, &daemon);
     daemon.request("normalize guarded");
     let events = || -> Vec<Value> {

@@ -11,9 +11,10 @@ fn runuser_runs_on_when_its_child_was_stopped() {
     let file = it.folder.path().join("denounce.ec");
     std::fs::write(&file, "on guard(getgid) { return 1; }\n").expect("a file");
     let plugin = format!("--guard=enforce --delay-factor 10ms --plugin {}", file.display());
-    for (options, workload) in
-        [(plugin.as_str(), "routine 100 1"), ("--guard=learn --train-on-stops 10ms", "routine 200000 0")]
-    {
+    for (options, workload) in [
+        (plugin.as_str(), "routine 100 1"),
+        ("--guard=learn --train-on-stops 10ms", "routine 200000 0"),
+    ] {
         let command: Vec<OsString> = ["runuser", "-u", "nobody", "--"]
             .into_iter()
             .map(Into::into)
