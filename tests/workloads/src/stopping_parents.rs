@@ -23,10 +23,14 @@ pub fn stops_with_child(mut arguments: Arguments) -> Outcome {
     let anomalous = arguments.number("ANOMALOUS", 0..=MAX_REPETITIONS)?;
     arguments.end()?;
     if stops_group {
-        // SAFETY: takes numbers only.
-        check(unsafe { libc::setpgid(0, 0) }, "begin a process group")?;
+        begin_group()?;
     }
     Parents { stops_group, late_ms, rounds, anomalous }.run(parents)
+}
+
+fn begin_group() -> Outcome {
+    // SAFETY: takes numbers only.
+    check(unsafe { libc::setpgid(0, 0) }, "begin a process group").map(drop)
 }
 
 impl Parents {
@@ -36,12 +40,8 @@ impl Parents {
         }
         let child = fork(|| {
             // As a shell does, so that the stop of the parents' group does not reach the child.
-            // SAFETY: takes numbers only.
-            let left = match self.stops_group && parents == 1 {
-                true => check(unsafe { libc::setpgid(0, 0) }, "begin a process group").map(drop),
-                false => Ok(()),
-            };
-            status_of(left.and_then(|()| self.run(parents - 1)))
+            let begun = if self.stops_group && parents == 1 { begin_group() } else { Ok(()) };
+            status_of(begun.and_then(|()| self.run(parents - 1)))
         })?;
         loop {
             let status = wait(child, libc::WUNTRACED)?;
