@@ -8,6 +8,7 @@
 #define TOLLGATE_GUARD_FOREIGN_SIGNALS_BPF_H
 
 #include "guard/holds.bpf.h"
+#include "guard/parents.bpf.h"
 #include "guard/state.bpf.h"
 
 /* include/uapi/asm-generic/signal.h, include/linux/signal_types.h */
@@ -24,10 +25,7 @@
 	(SIGNAL_BIT(SIGSTOP) | SIGNAL_BIT(SIGTSTP) | SIGNAL_BIT(SIGTTIN) | SIGNAL_BIT(SIGTTOU))
 #define TERMINATION_SIGNALS                                                                        \
 	(SIGNAL_BIT(SIGHUP) | SIGNAL_BIT(SIGINT) | SIGNAL_BIT(SIGQUIT) | SIGNAL_BIT(SIGTERM))
-/* include/uapi/asm-generic/siginfo.h: kill(), sigqueue() and tgkill(). */
-#define SI_USER 0
-#define SI_QUEUE -1
-#define SI_TKILL -6
+/* include/uapi/asm-generic/siginfo.h */
 #define SI_KERNEL 0x80
 /* include/linux/sched/signal.h */
 #define SIGNAL_STOP_STOPPED 1
@@ -39,6 +37,18 @@ struct process_mark {
 	u32 grace_until;
 	u32 is_by_kernel;
 };
+
+/* What `foreign_stop` becomes by a further stop; 0: somebody has continued the process. */
+static __always_inline u32 added_stop(u32 before, u32 stop)
+{
+	u32 with_child = (before | stop) & FOREIGN_STOP_WITH_CHILD;
+
+	before &= ~FOREIGN_STOP_WITH_CHILD;
+	if (!stop)
+		return 0;
+	stop &= ~FOREIGN_STOP_WITH_CHILD;
+	return with_child | (stop > before ? stop : before);
+}
 
 static long mark_thread(u32 i, struct process_mark *mark)
 {
@@ -53,8 +63,10 @@ static long mark_thread(u32 i, struct process_mark *mark)
 		if (mark->is_by_kernel)
 			cold->had_kernel_grace = 1;
 		WRITE_ONCE(cold->grace_until, mark->grace_until);
-	} else if (!mark->foreign_stop || mark->foreign_stop > cold->foreign_stop) {
-		WRITE_ONCE(cold->foreign_stop, mark->foreign_stop);
+	} else {
+		WRITE_ONCE(cold->foreign_stop, added_stop(cold->foreign_stop, mark->foreign_stop));
+		if (mark->foreign_stop & FOREIGN_STOP_WITH_CHILD)
+			cold->ever_held = 1;
 	}
 	return 0;
 }
@@ -63,14 +75,6 @@ static __always_inline bool outlives_leader(struct task_struct *leader)
 {
 	/* The first thread stays until all others are gone. */
 	return (leader->flags & PF_EXITING) && BPF_CORE_READ(leader, signal, nr_threads) > 1;
-}
-
-/* Slot of a thread of the process, of the first one if possible; 0: none was found. */
-static __always_inline u32 process_slot(struct task_struct *task)
-{
-	u32 slot = slot_of(task->group_leader);
-
-	return slot ?: slot_of(task);
 }
 
 /* Whether a thread of the process may be guarded. There are many slots to search for them. */
@@ -129,7 +133,8 @@ static __always_inline void guard_note_stop(struct thread_state *thread, struct 
 	struct guard_cold *cold = guard_cold_of(thread);
 	u32 signal;
 
-	if (likely(!cold->foreign_stop))
+	/* The stop of FOREIGN_STOP_WITH_CHILD alone is the guard's, whatever its signal is. */
+	if (likely(!(cold->foreign_stop & ~FOREIGN_STOP_WITH_CHILD)))
 		return;
 	signal = BPF_CORE_READ(task, signal, group_exit_code);
 	if (signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU)
@@ -160,9 +165,17 @@ static __always_inline void guard_foreign_stop(int signal, struct kernel_siginfo
 		.foreign_stop = signal == SIGSTOP ? FOREIGN_STOP_CERTAIN | signal : signal,
 	};
 
-	if (!may_be_guarded(task) || (task->flags & PF_EXITING) || !is_default(signal, task) ||
-	    is_by_guard(signal, info))
+	if (!may_be_guarded(task) || (task->flags & PF_EXITING) || !is_default(signal, task))
 		return;
+	if (is_by_guard(signal, info)) {
+		guard_expect_reaction(task);
+		return;
+	}
+	if (info > (struct kernel_siginfo *)SEND_BY_KERNEL && is_reaction(info, task)) {
+		mark.foreign_stop = FOREIGN_STOP_WITH_CHILD;
+		/* Its own parent may do the same. */
+		guard_expect_reaction(task);
+	}
 	bpf_loop(header.next_thread, mark_thread, &mark, 0);
 }
 

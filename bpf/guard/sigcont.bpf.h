@@ -22,11 +22,6 @@ struct held_thread_search {
 	u32 slot;
 };
 
-static __always_inline bool is_held(struct thread_state *thread)
-{
-	return READ_ONCE(thread->guard.held) && has(thread, GUARD);
-}
-
 static long match_held_thread(u32 i, struct held_thread_search *search)
 {
 	struct thread_state *thread = thread_at(i);
@@ -73,8 +68,6 @@ static __always_inline void guard_sigcont(struct task_struct *task)
 	struct task_struct *thread;
 	u32 slot;
 
-	if (!bpf_ksym_exists(bpf_send_signal_task))
-		return;
 	slot = held_thread_slot(task);
 	held = thread_at(slot);
 	session = session_at(held->guard.session);
@@ -87,6 +80,10 @@ static __always_inline void guard_sigcont(struct task_struct *task)
 	 */
 	if (guard_cold_at(slot)->grace_until ||
 	    BPF_CORE_READ(task, signal, shared_pending.signal.sig[0]) & TERMINATION_SIGNALS)
+		return;
+	__sync_fetch_and_add(&session->foreign_continues, 1);
+	session->foreign_continued = held->visible_pid;
+	if (!bpf_ksym_exists(bpf_send_signal_task))
 		return;
 	/* A release may be in progress now, so Tollgate reads this number after each release. */
 	__sync_fetch_and_add(&session->sigconts, 1);
@@ -107,8 +104,10 @@ static __always_inline void guard_sig_generate(int signal, struct kernel_siginfo
 		return;
 	if (signal == SIGCONT) {
 		/* Somebody continues the process on purpose, or too early. */
-		if (is_by_guard(signal, info))
+		if (is_by_guard(signal, info)) {
+			guard_expect_reaction(task);
 			return;
+		}
 		guard_foreign_continue(task);
 		guard_sigcont(task);
 	} else if (bit & STOP_SIGNALS) {

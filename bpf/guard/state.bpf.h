@@ -8,6 +8,12 @@
 
 struct guard_cold guard_threads[THREADS] SEC(".bss.guard");
 
+/*
+ * For a process's first thread: until when a stop of the process by itself is taken for a reaction
+ * to a stop of its child by the guard, in units of 2^GUARD_GRACE_SHIFT ns.
+ */
+u32 guard_reactions[THREADS] SEC(".bss.reactions");
+
 _Static_assert(sizeof(struct guard_cold) == CACHE_LINE, "an entry shares cache lines");
 _Static_assert(__builtin_offsetof(struct guard_hot, lfc) % sizeof(u32) == 0 &&
 		       __builtin_offsetof(struct guard_hot, held) ==
@@ -28,6 +34,7 @@ static __always_inline struct guard_cold *guard_cold_of(struct thread_state *thr
 static __always_inline void guard_new_thread(u32 slot)
 {
 	__builtin_memset(guard_cold_at(slot), 0, sizeof(struct guard_cold));
+	guard_reactions[slot & (THREADS - 1)] = 0;
 }
 
 #endif

@@ -351,6 +351,7 @@ struct task_struct {
 	unsigned long jobctl;
 	int pid;
 	int tgid;
+	struct task_struct *real_parent;
 	struct task_struct *group_leader;
 	struct pid *thread_pid;
 	struct signal_struct *signal;

@@ -225,6 +225,13 @@ struct session {
 	__u64 number;
 	/* Guard: when the owner last checked its holds, by CLOCK_BOOTTIME. */
 	__u64 guard_tended_ns;
+	/*
+	 * SIGCONTs that others have sent to its held processes, and a thread of the process that
+	 * got the latest one, as in `visible_pid`.
+	 */
+	__u64 foreign_continues;
+	__u32 foreign_continued;
+	__u32 unused;
 };
 
 enum row_state {

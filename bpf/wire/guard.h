@@ -171,6 +171,16 @@ enum guard_response {
  * they are not certain to stop a process before they have done so.
  */
 #define FOREIGN_STOP_CERTAIN 0x80
+/*
+ * The process has stopped itself because the guard had stopped a child of it, so the guard ends
+ * this stop. A later stop by somebody else is added to it.
+ */
+#define FOREIGN_STOP_WITH_CHILD 0x40
+/*
+ * For how long a process may take to stop itself after a stop of its child has ended. It has only
+ * to return from waitpid() and to send a signal.
+ */
+#define GUARD_REACTION_NS 1000000000ULL
 
 /* Why less was done than the response says. */
 enum guard_restraint {
@@ -317,7 +327,8 @@ struct guard_cold {
 	/*
 	 * The signal by which somebody other than the guard has stopped the process, until
 	 * somebody continues it; 0: none. With FOREIGN_STOP_CERTAIN, the signal has stopped the
-	 * process or is certain to do so. The highest value of all threads of the process counts.
+	 * process or is certain to do so. It may be combined with FOREIGN_STOP_WITH_CHILD. The
+	 * highest value of all threads of the process counts.
 	 */
 	__u8 foreign_stop;
 	/*

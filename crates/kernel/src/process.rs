@@ -355,6 +355,11 @@ pub(crate) fn state_of_thread(thread: u32) -> Option<char> {
     stat(thread)[0].chars().next()
 }
 
+/// The parent of a process.
+pub(crate) fn parent_of(process: u32) -> Option<u32> {
+    stat(process).get(1)?.parse().ok()
+}
+
 /// Whether the process has ended or is about to: it is a zombie, or it was killed. The kernel may
 /// need seconds to end a process with a gate.
 pub(crate) fn is_ending(process: u32) -> bool {

@@ -62,6 +62,8 @@ impl Request {
 pub const GAPS: &str = "gaps after the process that held the gate was killed";
 /// A loss that Tollgate counts itself: records for which a plugin's buffer had no room.
 pub const PLUGIN_RECORDS_LOST: &str = "plugin records lost (buffer full)";
+/// A loss that Tollgate counts itself: events of the guard that `daemon --events` could not append.
+pub const EVENTS_NOT_WRITTEN: &str = "guard events not written to the file of --events";
 
 /// Reads the losses of a session when they are needed.
 pub struct LossReader {

@@ -17,6 +17,7 @@ mod exit_status;
 mod extension;
 mod extension_arm;
 mod file_problems;
+mod fitted_table;
 mod format;
 mod guard;
 mod kernel_text;

@@ -425,7 +425,7 @@ mod tests {
     use kernel::losses::LOSS_REASONS;
 
     use super::*;
-    use crate::extension::PLUGIN_RECORDS_LOST;
+    use crate::extension::{EVENTS_NOT_WRITTEN, PLUGIN_RECORDS_LOST};
 
     /// The lines of a page's section about losses.
     fn losses_of(page: &str) -> impl Iterator<Item = &str> {
@@ -460,7 +460,7 @@ mod tests {
         let texts = pages.filter_map(|page| fs::read_to_string(page).ok());
         let documented: BTreeSet<_> = texts.flat_map(|text| documented_losses(&text)).collect();
         let counted = LOSS_REASONS.iter().map(|reason| reason.text);
-        let counted = counted.chain([GAPS, PLUGIN_RECORDS_LOST]);
+        let counted = counted.chain([GAPS, PLUGIN_RECORDS_LOST, EVENTS_NOT_WRITTEN]);
         assert_eq!(documented, counted.map(str::to_owned).collect());
     }
 }

@@ -1,5 +1,6 @@
 //! Tests of the guard.
 
 mod host;
+mod parents;
 mod responses;
 mod scopes;

@@ -65,9 +65,14 @@ fn foreign_sigcont_does_not_release() {
         kill(guarded as i32, libc::SIGCONT);
         eventually("the hold again", || state(guarded) == Some('T'));
     }
+    eventually("the message", || {
+        running.read("err").contains("others have continued held processes 20 times, now guarded")
+    });
     kill(guarded as i32, libc::SIGKILL);
     let ran = running.finish().exits_with(137);
     assert!(ran.out.is_empty(), "it went on: {:?}", ran.text());
+    // Some terminals continue each process that stops.
+    assert_eq!(GuardSection::of(&ran).0["foreign_continues"], 20);
 }
 
 #[test]

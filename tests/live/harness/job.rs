@@ -5,6 +5,7 @@ use std::ffi::{CStr, CString, OsString};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
@@ -180,6 +181,19 @@ impl Job {
     /// Gives it a BPF file system of its own, in which it finds no guards of other tests.
     pub fn in_own_bpf_fs(self) -> Self {
         self.with_own_mounts(|| mount(c"/sys/fs/bpf", c"bpf", 0))
+    }
+
+    /// Mounts a file system of 16 KiB for it at this folder.
+    pub fn with_small_disk(self, at: &Path) -> Self {
+        let at = CString::new(at.as_os_str().as_bytes()).expect("no NUL in it");
+        self.with_own_mounts(move || {
+            let (kind, options) = (c"tmpfs", c"size=16k");
+            // SAFETY: NUL-terminated strings.
+            let done = unsafe {
+                libc::mount(kind.as_ptr(), at.as_ptr(), kind.as_ptr(), 0, options.as_ptr().cast())
+            };
+            if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        })
     }
 
     /// Makes cgroups read-only for it.

@@ -5,7 +5,7 @@ use crate::failure::Outcome;
 use crate::{
     abi, blocking, calls, children, command_server, consumer, datagrams, escapes, in_band,
     inherited, lives, load, opener, outcomes, plugin_calls, reading, relay, routine, seccomp,
-    side_effects, signal_forker, signals, slowed_tasks, tasks, tenants, waits,
+    side_effects, signal_forker, signals, slowed_tasks, stopping_parents, tasks, tenants, waits,
 };
 
 pub struct Workload {
@@ -164,6 +164,11 @@ pub const WORKLOADS: &[Workload] = &[
         sleeps 100 ms. How many calls that takes varies."),
     workload("traced-routine", "ROUNDS ANOMALOUS", escapes::traced_routine,
         "As routine, in a child that its parent traces and continues after each stop."),
+    workload("stops-with-child", "[--group 1] [--late MS] PARENTS ROUNDS ANOMALOUS",
+        stopping_parents::stops_with_child,
+        "As routine, in a child of PARENTS nested processes. Like sudo, each of them stops itself, \
+        or with --group its process group, MS ms after its child has stopped, and continues the \
+        child afterwards."),
     workload("command-server", "[--threads T]", command_server::command_server,
         "Replies to each byte of its input with the same byte, after the four calls of `routine` \
         for a \"u\", and after a call of another kind for any other; T threads sleep 1.25 ms times \

@@ -43,6 +43,7 @@ mod side_effects;
 mod signal_forker;
 mod signals;
 mod slowed_tasks;
+mod stopping_parents;
 mod tasks;
 mod team;
 mod tenants;

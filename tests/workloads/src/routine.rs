@@ -76,7 +76,7 @@ pub fn ends_on_request(mut arguments: Arguments) -> Outcome {
     print_line("saved")
 }
 
-fn follow(rounds: u64, anomalous: u64) -> Outcome {
+pub fn follow(rounds: u64, anomalous: u64) -> Outcome {
     (0..rounds).for_each(|_| round());
     for call in ANOMALOUS.iter().cycle().take(anomalous as usize) {
         // SAFETY: as above.

@@ -29,7 +29,20 @@ pub fn is_to_be_continued(foreign_stop: u8) -> bool {
 
 /// The signal that has to be repeated after a SIGCONT, because the SIGCONT has undone it.
 pub fn to_be_repeated(foreign_stop: u8) -> Option<i32> {
-    (foreign_stop != 0).then_some((u32::from(foreign_stop) & !wire::FOREIGN_STOP_CERTAIN) as i32)
+    const FLAGS: u32 = wire::FOREIGN_STOP_CERTAIN | wire::FOREIGN_STOP_WITH_CHILD;
+    let signal = (u32::from(foreign_stop) & !FLAGS) as i32;
+    (signal != 0).then_some(signal)
+}
+
+/// Whether a process has stopped itself because the guard had stopped a child of it.
+pub fn is_stopped_with_child(foreign_stop: u8) -> bool {
+    u32::from(foreign_stop) & wire::FOREIGN_STOP_WITH_CHILD != 0
+}
+
+/// Whether a parent that has stopped itself with this child stays stopped. If it were continued, it
+/// would continue the child, wait for it, and stop itself again.
+pub fn keeps_parent_stopped(is_held: bool, foreign_stop: u8) -> bool {
+    is_held || is_certain(foreign_stop) || is_stopped_with_child(foreign_stop)
 }
 
 /// Whether a process stays stopped by the guard although the guard does not hold it any more.

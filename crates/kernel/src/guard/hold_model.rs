@@ -7,18 +7,23 @@
 //! stand for. From each reachable state, all that is under way is brought to its end. Then nobody
 //! may be stopped whom the user has not stopped, and nobody may run whom the user has stopped.
 //!
+//! With `has_parent`, the process has a parent that stops itself when it sees that the process was
+//! stopped, and that continues the process when somebody has continued the parent.
+//!
 //! A fork is not in the model: it fails while a stop is pending, and a child shares no stop with
 //! its parent. Nor is vfork: its parent stops when the child has executed a program or has ended.
 
 use std::collections::HashSet;
 
 use super::hold_decisions::{
-    ends_with, is_due, is_left_stopped, is_to_be_continued, to_be_repeated,
+    ends_with, is_due, is_left_stopped, is_stopped_with_child, is_to_be_continued,
+    keeps_parent_stopped, to_be_repeated,
 };
 use crate::wire;
 
 const THREADS: usize = 2;
 const CERTAIN: u8 = wire::FOREIGN_STOP_CERTAIN as u8;
+const WITH_CHILD: u8 = wire::FOREIGN_STOP_WITH_CHILD as u8;
 const SIGSTOP: u8 = libc::SIGSTOP as u8;
 const SIGTSTP: u8 = libc::SIGTSTP as u8;
 
@@ -36,6 +41,10 @@ enum Change {
     ExecveLeavesNoMark,
     /// A thread that ended while it was held still counts, because its slot keeps the flag.
     CountsEndedThreads,
+    /// A stop of a parent by itself always counts as one by somebody else.
+    DistrustsParents,
+    /// A parent's stop is a reaction only while the child is held.
+    ForgetsReactions,
 }
 
 /// What happens in an exploration, besides holds and releases.
@@ -50,6 +59,30 @@ struct Scope {
     user_continues: u8,
     deaths: u8,
     operator_holds: u8,
+    has_parent: bool,
+}
+
+/// What a parent does.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+enum ParentStep {
+    /// In waitpid() with WUNTRACED.
+    #[default]
+    Waits,
+    /// It has returned from waitpid(), and is about to stop itself.
+    SawStop,
+    Stopped,
+    /// Somebody has continued it, and it is about to continue the child.
+    Continued,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+struct Parent {
+    step: ParentStep,
+    /// The child has stopped since the parent last saw that, and was not continued.
+    has_news: bool,
+    /// `guard_reactions`; the time is not in the model.
+    is_reaction_expected: bool,
+    foreign_stop: u8,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
@@ -90,6 +123,8 @@ enum Step {
     Wait,
     SweepRead,
     SweepDecide,
+    SweepParent,
+    ContinueParent,
     /// `hold`: the flags are set.
     OperatorStop,
     OperatorCheck,
@@ -120,6 +155,7 @@ struct State {
     operator_holds: u8,
     is_user_stopped: bool,
     has_died: bool,
+    parent: Option<Parent>,
 }
 
 impl State {
@@ -145,6 +181,7 @@ impl State {
             operator_holds: scope.operator_holds,
             is_user_stopped: false,
             has_died: false,
+            parent: scope.has_parent.then(Parent::default),
         }
     }
 
@@ -172,6 +209,50 @@ impl State {
         for thread in self.alive() {
             (thread.pending, thread.has_to_stop, thread.is_stopped) = (false, false, false);
         }
+        self.parent.iter_mut().for_each(|parent| parent.has_news = false);
+    }
+
+    /// `guard_expect_reaction`
+    fn expect_reaction(&mut self) {
+        self.parent.iter_mut().for_each(|parent| parent.is_reaction_expected = true);
+    }
+
+    /// Somebody other than the guard continues the process (`guard_sig_generate`).
+    fn foreign_sigcont(&mut self) {
+        self.alive().for_each(|thread| thread.foreign_stop = 0);
+        self.sigcont();
+        // guard_sigcont
+        let held = self.alive().find(|thread| thread.is_held);
+        let is_any_held = held.map(|held| held.in_flight = true).is_some();
+        self.sigconts |= is_any_held;
+    }
+
+    /// The next step of the parent, if it has one.
+    fn parent_acts(&self, scope: &Scope) -> Option<Self> {
+        let mut next = self.clone();
+        let (is_held, foreign_stop) = (self.is_any(|thread| thread.is_held), self.foreign_stop());
+        let parent = next.parent.as_mut()?;
+        match parent.step {
+            ParentStep::Waits if parent.has_news => {
+                (parent.step, parent.has_news) = (ParentStep::SawStop, false);
+            }
+            ParentStep::SawStop => {
+                // guard_foreign_stop, is_reaction
+                let is_expected =
+                    parent.is_reaction_expected && scope.change != Change::ForgetsReactions;
+                let is_reaction = foreign_stop == 0
+                    && (is_held || is_expected)
+                    && scope.change != Change::DistrustsParents;
+                parent.foreign_stop |= if is_reaction { WITH_CHILD } else { CERTAIN | SIGSTOP };
+                parent.step = ParentStep::Stopped;
+            }
+            ParentStep::Continued => {
+                parent.step = ParentStep::Waits;
+                next.foreign_sigcont();
+            }
+            ParentStep::Waits | ParentStep::Stopped => return None,
+        }
+        Some(next)
     }
 
     fn send_stop(&mut self, signal: u8) {
@@ -186,6 +267,9 @@ impl State {
         if signal == SIGTSTP && thread.foreign_stop != 0 {
             thread.foreign_stop = CERTAIN | SIGTSTP;
         }
+        // do_notify_parent_cldstop
+        let has_news = !self.is_any(|thread| !thread.is_stopped);
+        self.parent.iter_mut().for_each(|parent| parent.has_news |= has_news);
     }
 
     fn has_signal(&self, index: usize) -> bool {
@@ -297,6 +381,7 @@ impl State {
             }
             Step::ReadForeign => after_continue,
             Step::Continue => {
+                self.expect_reaction();
                 self.sigcont();
                 Step::ReadAgain
             }
@@ -318,17 +403,33 @@ impl State {
                 Step::CheckHeld
             }
             Step::SweepRead if self.is_any(|thread| thread.is_stopped) => Step::SweepDecide,
-            Step::SweepRead => Step::Idle,
+            Step::SweepRead => Step::SweepParent,
             Step::SweepDecide => {
                 // A sweep at the end of a guard is not followed by another one.
                 (self.is_undoing, self.sigconts) = (true, false);
                 let is_left = is_left_stopped(true, is_held, self.foreign_stop());
                 match self.is_candidate() && is_left {
                     true => Step::ReadForeign,
-                    false => Step::Idle,
+                    false => Step::SweepParent,
                 }
             }
+            Step::SweepParent => {
+                let foreign_stop = self.foreign_stop();
+                let is_to_be_continued = self.parent.is_some_and(|parent| {
+                    parent.step == ParentStep::Stopped
+                        && is_left_stopped(true, false, parent.foreign_stop)
+                        && !(is_stopped_with_child(parent.foreign_stop)
+                            && keeps_parent_stopped(is_held, foreign_stop))
+                });
+                if is_to_be_continued { Step::ContinueParent } else { Step::Idle }
+            }
+            Step::ContinueParent => {
+                let parent = self.parent.as_mut().expect("the sweep has found it");
+                (parent.foreign_stop, parent.step) = (0, ParentStep::Continued);
+                Step::Idle
+            }
             Step::OperatorStop => {
+                self.expect_reaction();
                 self.send_stop(SIGSTOP);
                 Step::OperatorCheck
             }
@@ -359,12 +460,7 @@ impl State {
         }
         self.user_continues -= 1;
         self.is_user_stopped = false;
-        self.alive().for_each(|thread| thread.foreign_stop = 0);
-        self.sigcont();
-        // guard_sigcont
-        let held = self.alive().find(|thread| thread.is_held);
-        let is_any_held = held.map(|held| held.in_flight = true).is_some();
-        self.sigconts |= is_any_held;
+        self.foreign_sigcont();
     }
 
     /// All states that may follow.
@@ -389,6 +485,7 @@ impl State {
                 // Before 6.14, the SIGSTOP is sent at once.
                 for is_immediate in [false, true] {
                     add(&|next| {
+                        next.expect_reaction();
                         next.threads[index].is_between = false;
                         next.threads[index].in_flight |= !is_immediate;
                         next.threads[index].pending |= is_immediate;
@@ -424,6 +521,9 @@ impl State {
                 add(&|next| next.step = Step::SweepRead);
             }
         }
+        if let Some(next) = self.parent_acts(scope) {
+            add(&|state| *state = next.clone());
+        }
         if self.user_stop.is_some() {
             add(&|next| next.user_acts(next.user_stop, scope));
         }
@@ -448,10 +548,17 @@ impl State {
                 let thread = &mut state.threads[index];
                 let was_between = std::mem::take(&mut thread.is_between);
                 thread.in_flight |= was_between && thread.is_alive;
+                if was_between {
+                    state.expect_reaction();
+                }
             }
-            state.deliver();
-            while let Some(index) = (0..THREADS).find(|index| state.has_signal(*index)) {
-                state.check_signals(index, scope);
+            loop {
+                state.deliver();
+                while let Some(index) = (0..THREADS).find(|index| state.has_signal(*index)) {
+                    state.check_signals(index, scope);
+                }
+                let Some(next) = state.parent_acts(scope) else { return };
+                *state = next;
             }
         };
         let finish = |state: &mut Self| {
@@ -481,7 +588,9 @@ impl State {
         // Who dies between a SIGCONT and the repetition of a user's stop leaves the process
         // running.
         let may_run = !self.is_user_stopped || self.has_died || !self.is_any(|_| true);
-        if self.is_user_stopped { is_stopped || may_run } else { !is_stopped }
+        let is_parent_right =
+            self.parent.is_none_or(|parent| parent.step == ParentStep::Waits && !parent.has_news);
+        is_parent_right && if self.is_user_stopped { is_stopped || may_run } else { !is_stopped }
     }
 }
 
@@ -512,6 +621,7 @@ const SMALL: Scope = Scope {
     user_continues: 0,
     deaths: 0,
     operator_holds: 0,
+    has_parent: false,
 };
 
 #[track_caller]
@@ -529,6 +639,17 @@ fn no_order_of_events_leaves_a_process_held() {
     is_right(&Scope { holds: 1, operator_holds: 1, deaths: 1, ..SMALL });
     is_right(&Scope { user_continues: 1, ..SMALL });
     is_right(&Scope { user_continues: 1, holds: 1, deaths: 1, ..SMALL });
+}
+
+#[test]
+fn no_order_of_events_leaves_a_parent_stopped() {
+    let scope = Scope { has_parent: true, ..SMALL };
+    is_right(&scope);
+    is_right(&Scope { holds: 1, deaths: 1, ..scope });
+    is_right(&Scope { holds: 0, operator_holds: 2, ..scope });
+    for change in [Change::DistrustsParents, Change::ForgetsReactions] {
+        assert!(explore(&Scope { change, ..scope }).is_err(), "{change:?}");
+    }
 }
 
 #[test]

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use super::hold_decisions::{ends_with, is_due, is_to_be_continued, to_be_repeated};
+use super::hold_decisions::{
+    ends_with, is_due, is_stopped_with_child, is_to_be_continued, to_be_repeated,
+};
 use crate::clock::{boot_ns, now_ns};
 use crate::cpus;
 use crate::gate::Gate;
@@ -169,20 +171,31 @@ impl<'a> Holds<'a> {
             })
     }
 
-    /// The signal by which somebody else has stopped the process; 0: none.
-    pub(super) fn foreign_stop(&self, tgid: u32) -> u8 {
-        let is_its = |slot: &u32| {
+    fn slots_of(&self, tgid: u32) -> impl Iterator<Item = u32> {
+        self.slots().filter(move |slot| {
             let thread = self.threads.read(*slot);
             thread.task != 0 && thread.tgid == tgid
-        };
-        let stops = self.slots().filter(is_its).map(|slot| self.guard_threads.read(slot));
+        })
+    }
+
+    /// The signal by which somebody else has stopped the process; 0: none.
+    pub(super) fn foreign_stop(&self, tgid: u32) -> u8 {
+        let stops = self.slots_of(tgid).map(|slot| self.guard_threads.read(slot));
         stops.map(|cold| cold.foreign_stop).max().unwrap_or(0)
     }
 
     /// Ends a stop by the guard, but not one by somebody else.
     pub(super) fn continue_process(&self, held: &HeldProcess) {
-        if !is_to_be_continued(self.foreign_stop(held.tgid)) {
+        let foreign_stop = self.foreign_stop(held.tgid);
+        if !is_to_be_continued(foreign_stop) {
             return;
+        }
+        if is_stopped_with_child(foreign_stop) {
+            // Not after the SIGCONT, because the process may stop itself again then.
+            for slot in self.slots_of(held.tgid) {
+                atomic_field!(self.guard_threads, slot, foreign_stop)
+                    .fetch_and(!(wire::FOREIGN_STOP_WITH_CHILD as u8), Ordering::SeqCst);
+            }
         }
         self.send(held, libc::SIGCONT);
         while let Some(signal) = to_be_repeated(self.foreign_stop(held.tgid)) {
@@ -236,9 +249,16 @@ impl<'a> Holds<'a> {
                 }
                 self.held_flag(slot).store(0, Ordering::SeqCst);
             }
-            if self.held_slots(held).next().is_none() {
-                self.continue_process(held);
-            }
+            self.continue_released(held);
+        }
+    }
+
+    /// Continues a process that is not held any more. If it has stopped itself with a child, the
+    /// sweep does so when the child runs.
+    fn continue_released(&self, held: &HeldProcess) {
+        let waits = is_stopped_with_child(self.foreign_stop(held.tgid)) && !held.is_terminating;
+        if self.held_slots(held).next().is_none() && !waits {
+            self.continue_process(held);
         }
     }
 
@@ -250,9 +270,7 @@ impl<'a> Holds<'a> {
             return;
         }
         cpus::wait_for_all();
-        for held in released.iter().filter(|held| self.held_slots(held).next().is_none()) {
-            self.continue_process(held);
-        }
+        released.iter().for_each(|held| self.continue_released(held));
     }
 
     /// Releases processes of a guard that continues.
@@ -284,7 +302,7 @@ impl<'a> Holds<'a> {
         let held = self.held();
         self.release(&held);
         self.undo_pending_stops(&held);
-        self.continue_left_stopped();
+        self.continue_left_stopped_at_end();
         for slot in 1..self.threads.entries() {
             let thread = self.threads.read(slot);
             if u32::from(thread.guard.session) == self.session {
@@ -363,6 +381,13 @@ impl<'a> Holds<'a> {
     pub fn set_response(&self, response: u32) {
         self.write_response(response);
         cpus::wait_for_all();
+    }
+
+    /// How many SIGCONTs others have sent to processes that were held, and the process that got the
+    /// latest one, if it still exists.
+    pub fn foreign_continues(&self) -> (u64, Option<u32>) {
+        let session = self.sessions.read(self.session);
+        (session.foreign_continues, process::process_of_thread(session.foreign_continued))
     }
 
     /// Whether another process has switched the guard off since the last call.

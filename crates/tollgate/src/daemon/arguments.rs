@@ -48,7 +48,7 @@ pub struct DaemonArguments {
     /// Never hold processes of this executable; may be repeated
     #[arg(long, value_name = "PATH")]
     pub exempt: Vec<PathBuf>,
-    /// Append each event to this file, as a line of JSON
+    /// Append each event to this file, as a line of JSON; `-` is stdout
     #[arg(long, value_name = "FILE")]
     pub events: Option<PathBuf>,
     /// Serve metrics for Prometheus over HTTP at this address, such as 127.0.0.1:9478

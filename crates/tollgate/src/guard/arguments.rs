@@ -1,10 +1,13 @@
 //! The command line of `tollgate guard`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 
+use super::baseline::Digest;
+use crate::format::shown_path;
 use crate::options::{ResultOptions, SocketOption, duration};
 
 #[derive(Args)]
@@ -158,6 +161,24 @@ fn process_number(text: &str) -> Result<u32, String> {
     })
 }
 
+/// Programs by path, name or digest. A path that is not UTF-8 stands for the digest of its content,
+/// which is what a path selects.
+fn program_argument() -> impl TypedValueParser<Value = String> {
+    OsStringValueParser::new().try_map(|text| {
+        text.into_string().or_else(|text| {
+            let path = Path::new(&text);
+            if !text.as_encoded_bytes().contains(&b'/') {
+                return Err(format!(
+                    "the name {} is not UTF-8: give the path, or the digest as `tollgate guard \
+                    show` lists it",
+                    shown_path(path)
+                ));
+            }
+            Digest::of_file(path).map(|digest| digest.to_string()).map_err(|it| format!("{it:#}"))
+        })
+    })
+}
+
 #[derive(Args)]
 pub struct ReleaseArguments {
     /// Process IDs, or names or paths of programs (default: all held processes)
@@ -171,7 +192,7 @@ pub struct ReleaseArguments {
 pub struct GuardShowArguments {
     /// A program: its path, its name, or the start of its digest (6 digits or more), optionally
     /// with [SCOPE] (default: list all baselines)
-    #[arg(value_name = "PROGRAM")]
+    #[arg(value_name = "PROGRAM", value_parser = program_argument())]
     pub program: Option<String>,
     #[command(flatten)]
     pub store: StoreOption,
@@ -185,7 +206,7 @@ pub struct GuardShowArguments {
 pub struct ProgramArguments {
     /// Programs: path, name, or start of the digest (6 digits or more) of each, optionally
     /// followed by the scope in brackets: python3[backup.py]
-    #[arg(required = true, value_name = "PROGRAM")]
+    #[arg(required = true, value_name = "PROGRAM", value_parser = program_argument())]
     pub programs: Vec<String>,
     #[command(flatten)]
     pub store: StoreOption,
@@ -198,7 +219,7 @@ pub struct ProgramArguments {
 pub struct ExportArguments {
     /// Programs: path, name, or start of the digest (6 digits or more) of each, optionally
     /// followed by the scope in brackets: python3[backup.py]
-    #[arg(group = "which", value_name = "PROGRAM")]
+    #[arg(group = "which", value_name = "PROGRAM", value_parser = program_argument())]
     pub programs: Vec<String>,
     /// Export all stored baselines
     #[arg(long, group = "which")]
@@ -312,3 +333,26 @@ const REPLAY_EXAMPLES: &str = "\
 Examples:
   strace -f -o monday ./server; tollgate guard replay --train monday --test tuesday
   tollgate guard replay --train normal/a* --test-normal normal/b* --test-attack intrusion --json";
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStrExt as _;
+
+    use clap::Command;
+
+    use super::*;
+
+    #[test]
+    fn path_that_is_not_utf8_selects_its_content() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join(std::ffi::OsStr::from_bytes(b"na\xffme"));
+        std::fs::write(&path, "program").expect("room");
+        let parse = |text: &std::ffi::OsStr| {
+            program_argument().parse_ref(&Command::new("test"), None, text)
+        };
+        assert_eq!(parse(path.as_os_str()).ok(), Some(Digest::of(b"program").to_string()));
+        let error = parse(path.file_name().expect("a name")).expect_err("it is no path");
+        assert!(error.to_string().contains("or the digest as"), "{error}");
+        assert_eq!(parse("find".as_ref()).ok().as_deref(), Some("find"));
+    }
+}

@@ -9,7 +9,7 @@ use super::arguments::{
     EventsArguments, HoldArguments, OffArguments, ProgramArguments, ReleaseArguments,
     StatusArguments,
 };
-use super::report::{GuardEvent, GuardedProgram, with_scope};
+use super::report::{GuardEvent, GuardedPrograms, continues_text, with_scope};
 use super::requests::{GuardRequest, Status};
 use super::resolve::split_scope;
 use super::store::Store;
@@ -56,7 +56,7 @@ pub fn status(arguments: &StatusArguments) -> Result<ExitCode> {
     if arguments.json {
         output.write_json(&status)?
     } else {
-        output.write(&text(&status, arguments.top))?
+        output.write(&text(&status, arguments.top, output.columns()))?
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -64,7 +64,7 @@ pub fn status(arguments: &StatusArguments) -> Result<ExitCode> {
 /// Wide enough for the number of calls of some weeks.
 const CALLS_WIDTH: usize = 14;
 
-fn text(status: &Status, top: usize) -> String {
+fn text(status: &Status, top: usize, columns: Option<usize>) -> String {
     use std::fmt::Write as _;
     let mut out = losses(&status.losses);
     let off =
@@ -85,6 +85,9 @@ fn text(status: &Status, top: usize) -> String {
     if unheld > 0 {
         let unheld = number_of(unheld as usize, "call");
         let _ = writeln!(out, "{unheld} not held, because --max-held processes were held already");
+    }
+    if let Some(continues) = continues_text(status.foreign_continues) {
+        let _ = writeln!(out, "{continues}");
     }
     let states =
         |state: &str| status.programs.iter().filter(|program| program.state == state).count();
@@ -116,9 +119,15 @@ fn text(status: &Status, top: usize) -> String {
             ))
         );
     }
-    let _ = writeln!(out, "\n{}", GuardedProgram::heading(CALLS_WIDTH));
-    for program in status.programs.iter().take(top) {
-        let _ = writeln!(out, "{}", program.row(CALLS_WIDTH));
+    let shown = &status.programs[..status.programs.len().min(top)];
+    let table = GuardedPrograms::new(shown, CALLS_WIDTH, columns);
+    let _ = writeln!(out, "\n{}", table.heading());
+    for program in shown {
+        let _ = writeln!(out, "{}", table.row(program));
+    }
+    let left_out = table.left_out();
+    if !left_out.is_empty() {
+        let _ = writeln!(out, "{left_out}");
     }
     if status.programs.len() > top {
         let _ = writeln!(out, "… and {} more (--top)", status.programs.len() - top);

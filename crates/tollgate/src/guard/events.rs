@@ -1,18 +1,16 @@
 //! The events of a daemon's guard: in the journal, in a file, and for readers of `guard events`.
 
 use std::collections::VecDeque;
-use std::fs::{File, OpenOptions};
-use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use control::{EventSender, Response};
 
+use super::event_file::EventFile;
 use super::event_log::EventLog;
 use super::report::GuardEvent;
-use crate::format::shown_path;
-use crate::output::log_message;
+use crate::extension::{EVENTS_NOT_WRITTEN, Losses};
 
 /// Events that `guard events` can still show.
 const MAX_RECENT_EVENTS: usize = 10_000;
@@ -20,7 +18,7 @@ const MAX_RECENT_EVENTS: usize = 10_000;
 /// Where the events of a daemon's guard go.
 pub struct Events {
     journal: EventLog,
-    file: Option<File>,
+    file: Option<EventFile>,
     recent: VecDeque<Arc<str>>,
     followers: Vec<EventSender>,
 }
@@ -28,13 +26,9 @@ pub struct Events {
 impl Events {
     /// Events are appended to the file as well, if there is one.
     pub fn start(path: Option<&Path>) -> Result<Self> {
-        let file = path.map(|path| {
-            let options = OpenOptions::new().create(true).append(true).open(path);
-            options.with_context(|| format!("cannot write events to {}", shown_path(path)))
-        });
         Ok(Self {
             journal: EventLog::new(),
-            file: file.transpose()?,
+            file: path.map(EventFile::open).transpose()?,
             recent: VecDeque::new(),
             followers: Vec::new(),
         })
@@ -45,9 +39,8 @@ impl Events {
     pub fn publish(&mut self, event: &GuardEvent) {
         self.journal.log_event(event);
         let line: Arc<str> = serde_json::to_string(event).unwrap_or_default().into();
-        if let Some(Err(error)) = self.file.as_mut().map(|file| writeln!(file, "{line}")) {
-            log_message(&format!("cannot write to the file of events, which ends here: {error}"));
-            self.file = None;
+        if let Some(file) = &mut self.file {
+            file.append(&line);
         }
         if self.recent.len() == MAX_RECENT_EVENTS {
             self.recent.pop_front();
@@ -56,6 +49,12 @@ impl Events {
         for follower in &self.followers {
             follower.send_line(&line);
         }
+    }
+
+    /// The events that are missing in the file.
+    pub fn losses(&self) -> Losses {
+        let lost = self.file.as_ref().map_or(0, EventFile::lost);
+        (lost > 0).then(|| (EVENTS_NOT_WRITTEN.to_owned(), lost)).into_iter().collect()
     }
 
     /// The latest events, and with `follow` also new ones.

@@ -60,7 +60,8 @@ impl Guard {
         self.holds.deadline(longest)
     }
 
-    /// The report, with the events that have not been taken yet.
+    /// The report, with the events that have not been taken yet, and without what is read from the
+    /// gate at the end.
     pub fn report(&mut self) -> GuardReport {
         GuardReport {
             mode: self.mode().name().into(),
@@ -69,6 +70,7 @@ impl Guard {
             events: self.events.take(),
             events_left_out: self.events.left_out(),
             unidentified: self.programs.unidentified(),
+            ..GuardReport::default()
         }
     }
 
@@ -84,6 +86,7 @@ impl Guard {
             held_most: self.holds.max_held(),
             held: self.holds.held(gate, &self.programs),
             programs: self.programs.reports(),
+            foreign_continues: self.holds.foreign_continues(gate),
             losses,
         }
     }

@@ -20,14 +20,18 @@ use super::resolve::{is_in_scope, split_scope};
 use super::tracked_program::TrackedProgram;
 use super::training_stops::TrainingStops;
 use super::watchdog::HoldWatchdog;
-use crate::format::{number_of, printable};
+use crate::format::{count, number_of, printable};
 use crate::output::print_message;
 
 /// A hold of at least this length is printed, because a user at a terminal cannot see its reason.
 const REPORTED_HOLD_NS: u64 = 1_000_000_000;
 
-/// How often the guard prints that it can hold no further process.
+/// How often the guard prints that it can hold no further process, or that others continue those
+/// that it holds.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
+
+/// So many SIGCONTs by others are printed. A single one is no sign of a sender that does not stop.
+const REPORTED_CONTINUES: u64 = 20;
 
 /// When a released process is checked: by then, the stops that were on their way have taken effect.
 const RELEASE_CHECK_NS: u64 = 1_000_000;
@@ -56,6 +60,9 @@ pub struct HoldControl {
     next_sweep_ns: u64,
     unheld_reported: Option<Instant>,
     held_reported: bool,
+    /// How many SIGCONTs by others the latest message included.
+    foreign_continues: u64,
+    continues_reported: Option<Instant>,
     watchdog: Option<HoldWatchdog>,
     training_stops: Option<TrainingStops>,
 }
@@ -78,6 +85,8 @@ impl HoldControl {
             next_sweep_ns: 0,
             unheld_reported: None,
             held_reported: false,
+            foreign_continues: 0,
+            continues_reported: None,
             watchdog,
             training_stops: policy.train_on_stops.map(TrainingStops::new),
         })
@@ -136,6 +145,7 @@ impl HoldControl {
         if was_termination_requested() {
             self.begin_grace(&holds);
         }
+        self.note_continues(&holds);
         self.stop_for_training(gate, programs);
         self.check_released(&holds);
         let (mut released, next_release_ns) = holds.release_due();
@@ -144,6 +154,32 @@ impl HoldControl {
             self.released.append(&mut released);
             self.released_ns = now_ns();
         }
+    }
+
+    /// Prints that others continue held processes again and again, as tmux does.
+    fn note_continues(&mut self, holds: &Holds<'_>) {
+        let (continues, process) = holds.foreign_continues();
+        let new = continues - self.foreign_continues;
+        if new < REPORTED_CONTINUES
+            || self.continues_reported.is_some_and(|reported| reported.elapsed() < REPORT_INTERVAL)
+        {
+            return;
+        }
+        let which = process.map_or_else(String::new, |process| {
+            format!(", now {} {process}", process::name(process).unwrap_or_default())
+        });
+        let _ = print_message(&printable(&format!(
+            "tollgate: others have continued held processes {} times{which}; they are stopped \
+            again, but may make some calls each time",
+            count(new)
+        )));
+        self.foreign_continues = continues;
+        self.continues_reported = Some(Instant::now());
+    }
+
+    /// How many SIGCONTs others have sent to held processes.
+    pub fn foreign_continues(&self, gate: &Gate) -> u64 {
+        Holds::new(gate, self.session).foreign_continues().0
     }
 
     /// Continues processes that are stopped although they were released.
@@ -268,6 +304,9 @@ impl HoldControl {
         if pid != 0 && self.exempt_sid.is_some_and(|exempt_sid| session_of(pid) == Some(exempt_sid))
         {
             bail!("process {pid} is in the operator's session, which could then not release it");
+        }
+        if let Some(process) = process::process_of_thread(pid).filter(|process| *process != pid) {
+            bail!("{pid} is a thread of process {process}, and only whole processes are held");
         }
         if !holds::hold(gate, self.session, pid, u64::MAX) {
             bail!(

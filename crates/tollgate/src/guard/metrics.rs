@@ -30,6 +30,13 @@ pub fn guard_metrics(out: &mut String, status: &Status) {
         "Whether an operator has switched responses off.",
         one(f64::from(u8::from(status.is_off))),
     );
+    family(
+        out,
+        "guard_foreign_continues_total",
+        "counter",
+        "SIGCONTs that other processes have sent to held ones.",
+        one(status.foreign_continues as f64),
+    );
     for state in ["training", "frozen", "normal"] {
         let n = status.programs.iter().filter(|program| program.state == state).count();
         if state == "training" {

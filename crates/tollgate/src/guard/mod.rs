@@ -8,6 +8,7 @@ mod baseline;
 mod clock;
 mod commands;
 mod container_image;
+mod event_file;
 mod event_log;
 mod event_recorder;
 mod events;

@@ -60,7 +60,8 @@ fn descriptor_path(file: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
-/// The kernel appends this to the path of a file that was unlinked or replaced.
+/// The kernel appends this to the path of a file that was unlinked or replaced. The name of a file
+/// may end in this as well.
 const DELETED: &[u8] = b" (deleted)";
 
 /// The present path of an open file.
@@ -72,14 +73,34 @@ pub fn opened_path(file: &File) -> Option<PathBuf> {
 pub fn file_of_link(link: &Path) -> Option<PathBuf> {
     use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
     let path = fs::read_link(link).ok()?;
-    let bytes = path.as_os_str().as_bytes();
-    let bytes = bytes.strip_suffix(DELETED).unwrap_or(bytes).to_vec();
-    Some(std::ffi::OsString::from_vec(bytes).into())
+    let Some(before) = path.as_os_str().as_bytes().strip_suffix(DELETED) else {
+        return Some(path);
+    };
+    let before = std::ffi::OsString::from_vec(before.to_vec());
+    let identity = |path: &Path| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+    let is_name = identity(&path).is_some_and(|file| identity(link) == Some(file));
+    Some(if is_name { path } else { before.into() })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn name_may_end_like_that_of_a_deleted_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("program (deleted)");
+        let file = File::create(&path).expect("a file");
+        assert_eq!(opened_path(&file), Some(path.clone()));
+        fs::remove_file(&path).expect("it can be removed");
+        assert_eq!(opened_path(&file), Some(path.clone()));
+        // Another file of the name that the kernel prints for the deleted one.
+        let path = folder.path().join("other");
+        let file = File::create(&path).expect("a file");
+        fs::remove_file(&path).expect("it can be removed");
+        File::create(folder.path().join("other (deleted)")).expect("a file");
+        assert_eq!(opened_path(&file), Some(path));
+    }
 
     #[test]
     fn no_pipe_and_no_device_is_opened() {

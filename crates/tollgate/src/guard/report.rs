@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::fitted_table::{FittedTable, TableColumn};
 use crate::format::{count, duration, number_of, printable};
 use crate::report::{Section, TextOptions, field, more_rows};
 
@@ -22,6 +23,9 @@ pub struct GuardReport {
     pub events_left_out: u64,
     /// Programs that ended before their files could be opened; what they did is not stored.
     pub unidentified: u64,
+    /// Signals SIGCONT that other processes have sent to held ones.
+    #[serde(default)]
+    pub foreign_continues: u64,
 }
 
 /// A program, and what it did in this session.
@@ -187,7 +191,7 @@ impl GuardedProgram {
     }
 
     /// The heading of a table whose column of calls has this width.
-    pub fn heading(calls: usize) -> String {
+    fn heading(calls: usize) -> String {
         format!(
             "{:<40} {:>9} {:>calls$} {:>9} {:>8} {:>8} {:>6} {:>10}",
             "program", "state", "calls", "anomalies", "most/128", "holds", "killed", "held"
@@ -195,7 +199,7 @@ impl GuardedProgram {
     }
 
     /// A row of the table whose column of calls has this width.
-    pub fn row(&self, calls: usize) -> String {
+    fn row(&self, calls: usize) -> String {
         format!(
             "{:<40} {:>9} {:>calls$} {:>9} {:>8} {:>8} {:>6} {:>10}",
             self.title(),
@@ -210,7 +214,66 @@ impl GuardedProgram {
     }
 }
 
+/// The columns besides the program, for a terminal that has no room for all of them.
+const COLUMNS: [TableColumn<GuardedProgram>; 7] = [
+    TableColumn { title: "state", rank: 1, gap: 1, cell: |it| it.state.clone() },
+    TableColumn { title: "calls", rank: 3, gap: 1, cell: |it| count(it.calls) },
+    TableColumn { title: "anomalies", rank: 0, gap: 1, cell: |it| count(it.anomalies) },
+    TableColumn { title: "most/128", rank: 5, gap: 1, cell: |it| it.max_lfc.to_string() },
+    TableColumn { title: "holds", rank: 2, gap: 1, cell: |it| count(it.holds) },
+    TableColumn { title: "killed", rank: 6, gap: 1, cell: |it| it.killed.to_string() },
+    TableColumn { title: "held", rank: 4, gap: 1, cell: |it| held_for(it.holds, it.held_ns) },
+];
+
+/// The table of programs. It has fixed widths, or on a narrower terminal those that it needs.
+pub struct GuardedPrograms {
+    calls_width: usize,
+    fitted: Option<FittedTable<GuardedProgram>>,
+}
+
+impl GuardedPrograms {
+    /// A table whose column of calls has this width. `columns`: the width of the terminal, if it is
+    /// written to one.
+    pub fn new(programs: &[GuardedProgram], calls_width: usize, columns: Option<usize>) -> Self {
+        let rows = programs.iter().map(|program| program.row(calls_width).chars().count());
+        let width = rows.chain([GuardedProgram::heading(calls_width).len()]).max();
+        let is_too_wide = columns.is_some_and(|columns| width > Some(columns));
+        let fitted = is_too_wide.then(|| {
+            let titles = ["program"].into_iter();
+            FittedTable::new(&COLUMNS, GuardedProgram::title, titles, programs.iter(), columns)
+        });
+        Self { calls_width, fitted }
+    }
+
+    /// The heading, without a newline.
+    pub fn heading(&self) -> String {
+        self.line(GuardedProgram::heading, |table, out| table.titles(out, "program"))
+    }
+
+    /// A program's row, without a newline.
+    pub fn row(&self, program: &GuardedProgram) -> String {
+        self.line(|calls| program.row(calls), |table, out| table.row(out, program))
+    }
+
+    /// A line that names the columns that have no room, without a newline; empty if there are none.
+    pub fn left_out(&self) -> String {
+        self.line(|_| String::new(), |table, out| table.left_out(out))
+    }
+
+    fn line(
+        &self,
+        fixed: impl FnOnce(usize) -> String,
+        fitted: impl FnOnce(&FittedTable<GuardedProgram>, &mut String),
+    ) -> String {
+        let Some(table) = &self.fitted else { return fixed(self.calls_width) };
+        let mut out = String::new();
+        fitted(table, &mut out);
+        out.trim_end().to_owned()
+    }
+}
+
 const CALLS_WIDTH: usize = 12;
+const INDENTATION: &str = "  ";
 const EXPECTED_SHOWN: usize = 5;
 
 impl Section for GuardReport {
@@ -247,9 +310,12 @@ fn guard_text(out: &mut String, guard: &GuardReport, layout: &TextOptions) {
     if guard.mode == "enforce" {
         let _ = writeln!(out, "  response: {}", guard.response);
     }
-    let _ = writeln!(out, "\n  {}", GuardedProgram::heading(CALLS_WIDTH));
-    for program in guard.programs.iter().take(layout.top) {
-        let _ = writeln!(out, "  {}", program.row(CALLS_WIDTH));
+    let shown = &guard.programs[..guard.programs.len().min(layout.top)];
+    let columns = layout.columns.map(|columns| columns.saturating_sub(INDENTATION.len()));
+    let table = GuardedPrograms::new(shown, CALLS_WIDTH, columns);
+    let _ = writeln!(out, "\n{INDENTATION}{}", table.heading());
+    for program in shown {
+        let _ = writeln!(out, "{INDENTATION}{}", table.row(program));
         if program.unlearned > 0 {
             let _ = writeln!(
                 out,
@@ -271,8 +337,15 @@ fn guard_text(out: &mut String, guard: &GuardReport, layout: &TextOptions) {
             );
         }
     }
+    let left_out = table.left_out();
+    if !left_out.is_empty() {
+        let _ = writeln!(out, "{INDENTATION}{left_out}");
+    }
     more_rows(out, guard.programs.len(), layout.top, "programs");
     events(out, guard, layout);
+    if let Some(continues) = continues_text(guard.foreign_continues) {
+        let _ = writeln!(out, "note: {continues}");
+    }
     if guard.unidentified > 0 {
         let ended = number_of(guard.unidentified as usize, "program");
         let _ = writeln!(
@@ -280,6 +353,14 @@ fn guard_text(out: &mut String, guard: &GuardReport, layout: &TextOptions) {
             "note: {ended} ended before being identified; their calls are not stored"
         );
     }
+}
+
+/// States that others have continued held processes, if they have.
+pub fn continues_text(foreign_continues: u64) -> Option<String> {
+    (foreign_continues > 0).then(|| {
+        let times = number_of(foreign_continues as usize, "time");
+        format!("others continued held processes {times}, which may make some calls each time")
+    })
 }
 
 fn events(out: &mut String, guard: &GuardReport, layout: &TextOptions) {
@@ -333,6 +414,25 @@ mod tests {
             held_ns,
             late_ns: 0,
         }
+    }
+
+    #[test]
+    fn narrow_terminals_have_fewer_columns() {
+        let program =
+            GuardedProgram { path: "/usr/bin/program".into(), ..GuardedProgram::default() };
+        let programs = [program];
+        let lines = |columns| {
+            let table = GuardedPrograms::new(&programs, 14, columns);
+            [table.heading(), table.row(&programs[0]), table.left_out()]
+        };
+        let wide = lines(None);
+        assert_eq!((&wide, wide[0].len(), wide[2].as_str()), (&lines(Some(111)), 111, ""));
+        for columns in [80, 40] {
+            let narrow = lines(Some(columns));
+            assert!(narrow[..2].iter().all(|line| line.len() <= columns), "{narrow:#?}");
+            assert!(narrow[0].contains("anomalies"), "{narrow:#?}");
+        }
+        assert!(lines(Some(40))[2].contains("no room for"));
     }
 
     #[test]

@@ -62,6 +62,9 @@ pub struct Status {
     pub held_most: u32,
     pub held: Vec<HeldProcessReport>,
     pub programs: Vec<GuardedProgram>,
+    /// As in the report.
+    #[serde(default)]
+    pub foreign_continues: u64,
     pub losses: BTreeMap<String, u64>,
 }
 

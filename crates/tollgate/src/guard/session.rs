@@ -174,6 +174,10 @@ impl Extension for GuardInSession {
         reply(&mut self.guard, events, context.gate, request, self.since, losses)
     }
 
+    fn losses(&self) -> Losses {
+        self.events.as_ref().map(Events::losses).unwrap_or_default()
+    }
+
     fn metrics(
         &mut self,
         context: &mut SessionContext<'_>,
@@ -195,10 +199,13 @@ impl Extension for GuardInSession {
 
     fn section(
         &mut self,
-        _context: &mut SessionContext<'_>,
+        context: &mut SessionContext<'_>,
         _notes: &mut Vec<String>,
     ) -> Result<Option<Box<dyn Section>>> {
-        Ok(self.report.take().map(|report| Box::new(report) as Box<dyn Section>))
+        let foreign_continues = self.guard.holds.foreign_continues(context.gate);
+        Ok(self.report.take().map(|report| {
+            Box::new(GuardReport { foreign_continues, ..report }) as Box<dyn Section>
+        }))
     }
 
     fn end(&mut self) {

@@ -11,7 +11,7 @@ use kernel::wire;
 
 use super::baseline::{
     ANY_OTHER, Baseline, BaselineCounters, BaselineId, BaselinePair, BaselineState, BaselineWindow,
-    Digest, Gain,
+    Digest, Gain, limited_paths,
 };
 use super::clock::unix_now;
 use super::policy::Mode;
@@ -219,8 +219,9 @@ impl TrackedProgram {
             },
             _ => BaselineState::Training,
         };
-        let mut paths: BTreeSet<_> = before.map(|stored| stored.paths.clone()).unwrap_or_default();
-        paths.extend(self.path.as_ref().map(|path| path.to_string_lossy().into_owned()));
+        let paths: BTreeSet<_> = before.map(|stored| stored.paths.clone()).unwrap_or_default();
+        let own = self.path.as_ref().map(|path| path.to_string_lossy().into_owned());
+        let paths = limited_paths(paths.into_iter().chain(own));
         let symbols = SymbolIndex::of(&contents);
         let mut baseline = Baseline {
             digest: self.digest?,

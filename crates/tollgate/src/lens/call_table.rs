@@ -1,7 +1,7 @@
 //! The table of calls.
 
-use super::fitted_table::{FittedTable, TableColumn};
 use super::report::Call;
+use crate::fitted_table::{FittedTable, TableColumn};
 use crate::format::{count, duration, printable};
 
 const COLUMNS: [TableColumn<Call>; 11] = [

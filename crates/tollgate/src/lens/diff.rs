@@ -9,9 +9,9 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use super::call_table::shown_name;
-use super::fitted_table::{FittedTable, TableColumn};
 use super::report::{Call, LensReport};
 use crate::document_input;
+use crate::fitted_table::{FittedTable, TableColumn};
 use crate::format::{count, duration, short_command_line};
 use crate::options::ResultOptions;
 use crate::output::Output;

@@ -6,7 +6,6 @@ mod arms;
 mod build_report;
 mod call_table;
 mod diff;
-mod fitted_table;
 mod in_band_server;
 mod options;
 mod order;

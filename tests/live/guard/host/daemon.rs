@@ -289,3 +289,54 @@ mod alone {
         runs_again(&mut server);
     }
 }
+
+/// The file has whole lines only, and is written again when there is room.
+#[test]
+fn full_disk_loses_events_and_no_others() {
+    const LOST: &str = "guard events not written to the file of --events";
+    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
+    let disk = it.folder.path().join("disk");
+    std::fs::create_dir(&disk).expect("a folder");
+    let file = disk.join("events");
+    let options = format!("--guard=watch --anomaly-limit 100000 --events {}", file.display());
+    let job = GuardDaemon::job_in(&it, &cgroup, &options).with_small_disk(&disk);
+    let daemon = GuardDaemon::start_ready(job, &it);
+    let seen =
+        std::path::PathBuf::from(format!("/proc/{}/root{}", daemon.running.pid(), file.display()));
+    let mut server = joined(&it, &cgroup, &daemon);
+    daemon.request("normalize guarded");
+    let events = || -> Vec<Value> {
+        let text = std::fs::read_to_string(&seen).expect("the file of events");
+        assert!(text.is_empty() || text.ends_with('\n'), "{text}");
+        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    };
+    let lost = || daemon.status()["losses"][LOST].as_u64().unwrap_or(0);
+    eventually("the disk is full", || {
+        server.send_and_wait(b"xxxx");
+        lost() > 0
+    });
+    assert!(!events().is_empty());
+    // As logrotate's `copytruncate` does.
+    std::fs::OpenOptions::new().write(true).truncate(true).open(&seen).expect("the file of events");
+    let before = lost();
+    server.send_and_wait(b"xxxx");
+    eventually("it is written again", || !events().is_empty());
+    assert_eq!(lost(), before);
+    server.end();
+}
+
+/// `-` is stdout, as for `-o`.
+#[test]
+fn events_can_go_to_stdout() {
+    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
+    let options = "--guard=watch --anomaly-limit 100000 --events -";
+    let mut job = GuardDaemon::job_in(&it, &cgroup, options);
+    job.command.current_dir(it.folder.path());
+    let daemon = GuardDaemon::start_ready(job, &it);
+    let mut server = joined(&it, &cgroup, &daemon);
+    daemon.request("normalize guarded");
+    server.send_and_wait(b"xxxx");
+    eventually("its events", || daemon.running.read("out").contains("\"sequence\""));
+    assert!(!it.folder.path().join("-").exists());
+    server.end();
+}

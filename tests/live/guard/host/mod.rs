@@ -7,6 +7,7 @@ mod holds;
 mod kill9;
 mod left_stopped;
 mod model;
+mod parents;
 mod precall_cgroup;
 mod requests_to_end;
 mod scopes;

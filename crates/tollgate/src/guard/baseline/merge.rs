@@ -4,11 +4,9 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
 
-use super::{ANY_OTHER, Baseline, BaselinePair, BaselineState, BaselineWindow, MAX_CALLS};
-
-/// The maximum number of paths of a baseline. Without a limit, a program that is seen at ever new
-/// paths would have ever more of them.
-const MAX_PATHS: usize = 16;
+use super::{
+    ANY_OTHER, Baseline, BaselinePair, BaselineState, BaselineWindow, MAX_CALLS, limited_paths,
+};
 
 /// What a baseline gained from a merge with another one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -160,7 +158,7 @@ impl Baseline {
     /// Selects the first paths by name, so that the order of merges does not matter.
     fn merge_paths(&mut self, other: &Self) -> usize {
         let before = self.paths.clone();
-        self.paths = before.union(&other.paths).take(MAX_PATHS).cloned().collect();
+        self.paths = limited_paths(before.union(&other.paths).cloned());
         self.paths.difference(&before).count()
     }
 }
@@ -286,7 +284,7 @@ mod tests {
                         .into_iter()
                         .map(|(calls, (learned, normal))| BaselineWindow { calls, learned, normal })
                         .collect(),
-                    paths: paths.into_iter().take(MAX_PATHS).collect(),
+                    paths: limited_paths(paths.into_iter()),
                     state,
                     trained: counters[0].into(),
                     changed_at: counters[1].into(),

@@ -7,7 +7,7 @@ mod merge;
 use std::collections::BTreeSet;
 
 use ::guard::Parameters;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 pub use digest::Digest;
 pub use format::FormatError;
@@ -16,8 +16,21 @@ pub use merge::{BaselineCounters, Gain};
 /// A symbol of the kernel side has 7 bits. Two of its 128 values are reserved: 0 stands for no
 /// call, and 127 for any further call.
 pub const MAX_CALLS: usize = 126;
+/// The maximum number of paths of a baseline. Without a limit, a program that is seen at ever new
+/// paths would have ever more of them.
+const MAX_PATHS: usize = 16;
 /// Stands for a call that was first made when all symbols were in use.
 pub const ANY_OTHER: u8 = 127;
+
+/// The first paths by name, as many as a baseline may have.
+pub fn limited_paths(paths: impl Iterator<Item = String>) -> BTreeSet<String> {
+    let sorted: BTreeSet<_> = paths.collect();
+    sorted.into_iter().take(MAX_PATHS).collect()
+}
+
+fn deserialize_paths<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeSet<String>, D::Error> {
+    Ok(limited_paths(Vec::deserialize(from)?.into_iter()))
+}
 
 /// The program, and optionally the scope, of a baseline.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -34,6 +47,7 @@ pub struct Baseline {
     /// the content counts.
     pub scope: Option<String>,
     /// Where the program was seen.
+    #[serde(deserialize_with = "deserialize_paths")]
     pub paths: BTreeSet<String>,
     /// Number of calls in the windows of the two models.
     pub lookahead: usize,
@@ -223,6 +237,16 @@ pub(super) mod tests {
             last_changed: 1_700_000_100,
             saved: 1_700_000_200,
         }
+    }
+
+    #[test]
+    fn paths_are_limited_when_they_are_read() {
+        let mut many = example();
+        many.paths = (0..1000).map(|n| format!("/opt/{n:04}")).collect();
+        let text = many.to_text().expect("JSON");
+        let read = Baseline::from_text(text.as_bytes()).expect("a baseline");
+        assert_eq!(read.paths.len(), MAX_PATHS);
+        assert_eq!(read.paths.last().map(String::as_str), Some("/opt/0015"));
     }
 
     #[test]
