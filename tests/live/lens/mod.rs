@@ -6,6 +6,7 @@ mod call_details;
 mod counts;
 mod diff;
 mod host;
+mod requests;
 mod rows;
 mod shared;
 mod subject;
