@@ -7,7 +7,6 @@ mod alone {
 
     use crate::harness::bpf::shared_map;
     use crate::harness::job::watches;
-    use crate::harness::table_locks::Rows;
     use crate::harness::{Job, Running};
     use crate::lens::subject::{CALLS, Subject};
 
@@ -54,7 +53,6 @@ mod alone {
 
     #[test]
     fn requests_that_others_have_left_attach_nothing() {
-        let _rows = Rows::exclusive();
         let (mut subject, mut left, mut right) = (Subject::new(), Subject::new(), Subject::new());
         let first = subject.watch();
         // The numbers of sessions begin at 1. The first session lives, the second one comes next.
@@ -70,7 +68,6 @@ mod alone {
 
     #[test]
     fn list_that_is_full_of_left_requests_is_cleared() {
-        let _rows = Rows::exclusive();
         let mut subject = Subject::new();
         let first = subject.watch();
         let left = LeftRequests::of(wire::SESSIONS - 1, NO_PROCESS..NO_PROCESS + wire::THREADS);
@@ -83,7 +80,6 @@ mod alone {
 
     #[test]
     fn more_processes_than_the_list_has_room_for_are_attached() {
-        let _rows = Rows::exclusive();
         let mut subjects = [Subject::new(), Subject::new(), Subject::new()];
         let first = subjects[0].watch();
         // The requests of a living session are left alone. One more has room.

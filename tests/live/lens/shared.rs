@@ -54,7 +54,6 @@ mod alone {
 
     use crate::harness::cgroup::TestCgroup;
     use crate::harness::report::SHARED_ROWS;
-    use crate::harness::table_locks::Rows;
     use crate::harness::{Job, Running, eventually, words, workloads};
 
     /// A command that enters the control group, and executes a workload there.
@@ -86,7 +85,6 @@ mod alone {
 
     #[test]
     fn rows_of_ended_processes_are_reused_in_both_watches() {
-        let _rows = Rows::exclusive();
         let cgroup = TestCgroup::new();
         // Each process needs a row of the first watch, and for each of its commands one of the
         // second watch. The gate has 960 rows.
@@ -99,7 +97,6 @@ mod alone {
 
     #[test]
     fn threads_without_a_row_count_in_both_watches() {
-        let _rows = Rows::exclusive();
         let cgroup = TestCgroup::new();
         let lenses = watches_of(&cgroup, ["", "--per thread"]);
         entering(&cgroup.0, r#"echo 0 > "$1"; exec "$0" threads 1100 5"#).finish().success();
@@ -108,7 +105,6 @@ mod alone {
 
     #[test]
     fn processes_without_a_row_count_in_both_watches() {
-        let _rows = Rows::exclusive();
         let cgroup = TestCgroup::new();
         let watch = || watch_of(&cgroup, "--per process");
         let first = watch();
