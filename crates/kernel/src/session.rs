@@ -78,10 +78,10 @@ pub struct Beginning {
 }
 
 /// A process, and what is to be done with it.
-type Request = (u32, wire::attach_request);
+type TaskRequest = (u32, wire::attach_request);
 
 /// A request to attach a process, which has an identity of 0 if it has none.
-fn request_of(session: &Session, tgid: u32, identity: u64) -> Request {
+fn request_of(session: &Session, tgid: u32, identity: u64) -> TaskRequest {
     (tgid, wire::attach_request { session: session.index, is_owner: 0, identity })
 }
 
@@ -89,7 +89,7 @@ fn request_of(session: &Session, tgid: u32, identity: u64) -> Request {
 /// removed when this is dropped.
 struct ListedRequests<'a> {
     map: &'a MapHandle,
-    all: &'a [Request],
+    all: &'a [TaskRequest],
     count: usize,
 }
 
@@ -97,8 +97,7 @@ impl ListedRequests<'_> {
     /// Lists the requests until the list is full.
     fn list(&mut self) -> Result<()> {
         for (tgid, request) in self.all {
-            let listed =
-                self.map.update(&tgid.to_ne_bytes(), request.as_bytes(), MapFlags::ANY);
+            let listed = self.map.update(&tgid.to_ne_bytes(), request.as_bytes(), MapFlags::ANY);
             match listed {
                 Ok(()) => self.count += 1,
                 // E2BIG: the list is full.
@@ -235,7 +234,7 @@ impl Gate {
         &self,
         lock: &Lock,
         session: &mut Session,
-        all: &[Request],
+        all: &[TaskRequest],
     ) -> Result<()> {
         let index = session.index;
         self.with_requests(lock, session, all, |iterator| self.attach_requested(iterator, index))
@@ -260,7 +259,7 @@ impl Gate {
         &self,
         lock: &Lock,
         session: &mut Session,
-        all: &[Request],
+        all: &[TaskRequest],
         mut passes: impl FnMut(&Iterators) -> Result<()>,
     ) -> Result<()> {
         // An iterator of an older generation lacks the extensions that were enabled later. Those

@@ -31,9 +31,9 @@ const STOPS: [libc::c_int; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
 const TERMINATION: [libc::c_int; 4] = [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGTERM];
 
 /// The signals that are passed on to the command: all that can be handled, except SIGCHLD, which
-/// concerns Tollgate's own children, and those that the C library keeps for itself. They may be sent
-/// to Tollgate alone: when a terminal is closed, for instance, only the session's leader gets a
-/// signal.
+/// concerns Tollgate's own children, and those that the C library keeps for itself. They may be
+/// sent to Tollgate alone: when a terminal is closed, for instance, only the session's leader gets
+/// a signal.
 fn passed_on() -> impl Iterator<Item = libc::c_int> {
     /// The signals below it are those of signal(7), "Standard signals".
     const STANDARD_END: libc::c_int = 32;

@@ -60,8 +60,8 @@ pub enum TollgateCommand {
     /// The command is watched from its first instruction until it ends, with all its threads and
     /// child processes. It keeps its stdin, stdout, exit status and signals: Tollgate passes on
     /// each signal that it receives, except SIGCHLD, SIGKILL and SIGSTOP. So a signal sent to the
-    /// whole process group may reach the command twice. Processes that outlive the command continue unwatched. The report goes to
-    /// stderr, or to a file.
+    /// whole process group may reach the command twice. Processes that outlive the command continue
+    /// unwatched. The report goes to stderr, or to a file.
     Run(run::RunArguments),
     /// Report where the kernel time of running processes goes
     ///

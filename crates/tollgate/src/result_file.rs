@@ -68,7 +68,9 @@ fn end_of_links(path: &Path) -> io::Result<PathBuf> {
     for _ in 0..MAX_LINKS {
         match fs::read_link(&path) {
             Ok(target) => path = path.parent().unwrap_or(Path::new("")).join(target),
-            Err(error) if [ErrorKind::InvalidInput, ErrorKind::NotFound].contains(&error.kind()) => {
+            Err(error)
+                if [ErrorKind::InvalidInput, ErrorKind::NotFound].contains(&error.kind()) =>
+            {
                 return Ok(path);
             }
             Err(error) => return Err(error),
@@ -145,7 +147,8 @@ mod tests {
     #[test]
     fn links_to_files_that_do_not_exist_are_followed() {
         let folder = tempfile::tempdir().expect("a folder");
-        let [target, link, first] = ["target", "link", "first"].map(|name| folder.path().join(name));
+        let [target, link, first] =
+            ["target", "link", "first"].map(|name| folder.path().join(name));
         symlink("target", &link).expect("root's folder");
         symlink(&link, &first).expect("root's folder");
         let result = ResultFile::open(&first).expect("the folder of the target exists");
