@@ -33,6 +33,9 @@ static __always_inline void name_row(struct row *row, struct session *session,
 		bpf_probe_read_kernel(row->comm, COMM_LEN, &task->comm);
 }
 
+/* The depth of sessions within each other to which a thread is looked for. */
+#define NESTED_SESSIONS 8
+
 /* Allocates a row of a session for this task; 0: none is left. `name`: as in name_row(). */
 static __always_inline u32 alloc_row(u32 session_index, struct session *session,
 				     struct task_struct *task, u32 parent, const void *name)
@@ -47,56 +50,126 @@ static __always_inline u32 alloc_row(u32 session_index, struct session *session,
 	row->threads = 0;
 	row->began_ns = bpf_ktime_get_ns();
 	row->ended_ns = 0;
+	__builtin_memset(row->key, 0, sizeof(row->key));
 	name_row(row, session, task, name);
 	row->state = ROW_LIVE;
 	return index;
 }
 
-/* Returns `row`. If it is 0, counts a loss and returns the session's base row. */
-static __always_inline u32 row_or_base(u32 row, u32 session_index, struct session *session)
+/*
+ * The common row of a session for threads that also count in `parent`, which is 0 or a common row
+ * of another session; 0: none is left. Without a parent, this is the base row. The others have the
+ * indices of base rows of sessions that do not exist, the highest ones first, because sessions take
+ * the lowest ones.
+ */
+__noinline int common_row_below(u32 session_index, u32 parent)
 {
-	if (row)
-		return row;
-	count_loss(session_index, LOSS_ROWS_FULL);
-	return session->base_row;
-}
+	struct session *session = session_at(session_index);
+	struct row *row;
+	u32 i;
 
-static __always_inline void row_add_thread(u32 index)
-{
-	struct row *row = row_at(index);
-
-	if (row)
-		__sync_fetch_and_add(&row->threads, 1);
-}
-
-/* A thread goes on in another row. */
-static __always_inline void row_remove_thread(u32 index)
-{
-	struct row *row = row_at(index);
-
-	if (row && __sync_fetch_and_add(&row->threads, -1) == 1)
-		row->ended_ns = bpf_ktime_get_ns();
+	if (!session)
+		return 0;
+	row = row_at(session->base_row);
+	if (row && row->parent == parent)
+		return session->base_row;
+	for (i = ROWS - 1; i > ALLOCATABLE_ROWS; i--) {
+		row = row_at(i);
+		if (row && row->state == ROW_LIVE && row->session == session_index &&
+		    row->parent == parent && i != session->base_row)
+			return i;
+	}
+	for (i = ROWS - 1; i > ALLOCATABLE_ROWS; i--) {
+		row = row_at(i);
+		if (!row || __sync_val_compare_and_swap(&row->state, ROW_FREE, ROW_LIVE))
+			continue;
+		row->parent = parent;
+		row->began_ns = bpf_ktime_get_ns();
+		row->session = session_index;
+		return i;
+	}
+	return 0;
 }
 
 /*
- * Removes a thread from its row. If that was the last thread in the row of a process or thread,
- * user space is notified, so that it can read the statistics and free the row.
+ * The row for threads that count in the sessions of `row`, and have no row or cell of their own:
+ * the base row of its session, or one that counts in the same outer sessions; 0: none is left.
  */
-static __always_inline void row_drop_thread(u32 index, struct session *session, u32 tgid)
+__noinline int common_row(u32 index)
 {
-	struct row *row = row_at(index);
+	u32 sessions[NESTED_SESSIONS] = {};
+	struct row *row = row_at(index), *base;
+	struct session *session;
+	int common = 0;
+	u32 i;
+
+	session = row ? session_at(row->session) : NULL;
+	if (!session)
+		return 0;
+	base = row_at(session->base_row);
+	if (base && base->parent == row->parent)
+		return session->base_row;
+#pragma unroll
+	for (i = 0; i < NESTED_SESSIONS; i++) {
+		row = index ? row_at(index) : NULL;
+		sessions[i] = row ? row->session : 0;
+		index = row ? row->parent : 0;
+	}
+#pragma unroll
+	for (i = 0; i < NESTED_SESSIONS; i++) {
+		if (sessions[NESTED_SESSIONS - 1 - i])
+			common = common_row_below(sessions[NESTED_SESSIONS - 1 - i], common);
+	}
+	return common;
+}
+
+/*
+ * Returns `row`. If it is 0, counts a loss, and returns the common row for threads that count in
+ * the same sessions as those of `beside`, or `beside` itself.
+ */
+static __always_inline u32 row_or_common(u32 row, u32 session_index, u32 beside)
+{
+	u32 common;
+
+	if (row)
+		return row;
+	count_loss(session_index, LOSS_ROWS_FULL);
+	common = common_row(beside);
+	return common ? common : beside;
+}
+
+/* A thread counts in a row, and so in each parent row. */
+__noinline int row_add_thread(u32 index)
+{
+	struct row *row;
+	u32 i;
+
+	for (i = 0; i < NESTED_SESSIONS && index; i++) {
+		row = row_at(index);
+		if (!row)
+			break;
+		__sync_fetch_and_add(&row->threads, 1);
+		index = row->parent;
+	}
+	return 0;
+}
+
+/*
+ * The last thread of a row has gone. If it is the row of a process or thread, user space is
+ * notified, so that it can read the statistics and free the row.
+ */
+static __always_inline void row_ended(u32 index, struct row *row)
+{
+	struct session *session = session_at(row->session);
 	struct row_key key = {};
 	struct row_done *done;
 
-	if (!row || __sync_fetch_and_add(&row->threads, -1) != 1)
-		return;
 	row->ended_ns = bpf_ktime_get_ns();
-	if (index == session->base_row || session->per == PER_COMMAND)
+	if (!session || index >= ALLOCATABLE_ROWS || session->per == PER_COMMAND)
 		return;
 	key.session = row->session;
 	key.parent = row->parent;
-	if (session->per == PER_PROCESS)
-		__builtin_memcpy(key.name, &tgid, sizeof(tgid));
+	__builtin_memcpy(key.name, row->key, sizeof(key.name));
 	bpf_map_delete_elem(&shared_rows, &key);
 	done = reserve_record(row->session, sizeof(*done), LOSS_ROW_NOTICES);
 	if (!done)
@@ -105,6 +178,32 @@ static __always_inline void row_drop_thread(u32 index, struct session *session, 
 	done->session = row->session;
 	done->row = index;
 	bpf_ringbuf_submit(done, 0);
+}
+
+/* Removes a thread from a row and its parent rows. */
+__noinline int row_remove_thread(u32 index)
+{
+	struct row *row;
+	u32 i, parent;
+
+	for (i = 0; i < NESTED_SESSIONS && index; i++) {
+		row = row_at(index);
+		if (!row)
+			break;
+		parent = row->parent;
+		if (__sync_fetch_and_add(&row->threads, -1) == 1)
+			row_ended(index, row);
+		index = parent;
+	}
+	return 0;
+}
+
+/* A thread goes on in another row. No row that it stays in is without threads meanwhile. */
+static __always_inline void move_to_row(struct thread_state *thread, u32 index)
+{
+	row_add_thread(index);
+	row_remove_thread(thread->row);
+	thread->row = index;
 }
 
 static __always_inline u32 parent_row(u32 index)
@@ -126,7 +225,7 @@ static __always_inline bool row_is_live(u32 index, struct row_key *key, struct s
 	if (!row || row->session != key->session || row->parent != key->parent)
 		return false;
 	if (session->per == PER_COMMAND)
-		return true;
+		return row->state == ROW_LIVE;
 	if (session->per == PER_PROCESS &&
 	    row->tgid != visible_pid(task->group_leader, session->pid_level))
 		return false;
@@ -143,6 +242,7 @@ static __noinline u32 shared_row(u32 session_index, struct session *session,
 {
 	struct name_scratch *scratch = this_scratch();
 	const void *name = NULL;
+	struct row *row;
 	struct row_key key = { .session = session_index, .parent = parent };
 	u32 tgid = task->tgid;
 	u32 *known, index;
@@ -164,13 +264,13 @@ static __noinline u32 shared_row(u32 session_index, struct session *session,
 	if (known && row_is_live(*known, &key, session, task))
 		return *known;
 	index = alloc_row(session_index, session, task, parent, name);
-	if (index)
-		bpf_map_update_elem(&shared_rows, &key, &index, BPF_ANY);
+	row = row_at(index);
+	if (!index || !row)
+		return 0;
+	__builtin_memcpy(row->key, key.name, sizeof(row->key));
+	bpf_map_update_elem(&shared_rows, &key, &index, BPF_ANY);
 	return index;
 }
-
-/* The depth of sessions within each other to which a thread is looked for. */
-#define NESTED_SESSIONS 8
 
 /*
  * Whether a thread already counts in a session, perhaps within another one. It must not be taken
@@ -203,7 +303,7 @@ static __always_inline void leave_row(struct thread_state *thread)
 	struct session *session = session_at(thread->session);
 
 	if (session && thread->mask & ~SERVICE)
-		row_drop_thread(thread->row, session, thread->tgid);
+		row_remove_thread(thread->row);
 }
 
 /*
@@ -215,7 +315,7 @@ static __always_inline void rename_row(struct thread_state *thread, struct task_
 	struct session *session = session_at(thread->session);
 	struct row *row;
 
-	if (!session || thread->row == session->base_row)
+	if (!session || thread->row >= ALLOCATABLE_ROWS)
 		return;
 	if (session->per != PER_THREAD && (session->per != PER_PROCESS || task->pid != task->tgid))
 		return;
@@ -237,8 +337,8 @@ static __always_inline u32 first_row(u32 session_index, struct session *session,
 		base->parent = parent;
 	if (session->per == PER_ALL)
 		return session->base_row;
-	return row_or_base(shared_row(session_index, session, task, parent, 0), session_index,
-			   session);
+	return row_or_common(shared_row(session_index, session, task, parent, 0), session_index,
+			     session->base_row);
 }
 
 #endif

@@ -112,7 +112,8 @@ static __always_inline void gate_thread(struct task_struct *task, u32 session_in
 		return;
 	slot = alloc_index(&header.next_thread, THREADS, free_threads);
 	if (!slot) {
-		count_loss(session_index, LOSS_THREADS_FULL);
+		if (is_forked || !READ_ONCE(session->attaches_again))
+			count_loss(session_index, LOSS_THREADS_FULL);
 		return;
 	}
 	thread = thread_at(slot);
@@ -216,8 +217,8 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 	row = thread->row;
 	if (session->per == PER_THREAD ||
 	    (session->per == PER_PROCESS && child->tgid != parent->tgid))
-		row = row_or_base(alloc_row(index, session, child, parent_row(thread->row), NULL),
-				  index, session);
+		row = row_or_common(alloc_row(index, session, child, parent_row(thread->row), NULL),
+				    index, thread->row);
 	gate_thread(child, index, session, row, thread->until_exec, true, thread, IDENTITY_CURRENT);
 }
 
@@ -271,13 +272,11 @@ static __always_inline void task_executed(struct task_struct *task, u32 old_pid,
 	if (session->per == PER_COMMAND) {
 		index = shared_row(thread->session, session, task, parent_row(thread->row),
 				   (u64)BPF_CORE_READ(bprm, filename));
-		index = row_or_base(index, thread->session, session);
-		row_remove_thread(thread->row);
-		row_add_thread(index);
-		thread->row = index;
+		move_to_row(thread, row_or_common(index, thread->session, thread->row));
 	} else {
 		row = row_at(thread->row);
-		if (row && (thread->row != session->base_row || !row->comm[0]))
+		if (row && (thread->row < ALLOCATABLE_ROWS ||
+			    (session->per == PER_ALL && !row->comm[0])))
 			name_row(row, session, task, NULL);
 	}
 }
@@ -297,6 +296,22 @@ static __always_inline void resolve_call(struct thread_state *thread, struct tas
 	id = regs->orig_ax;
 	thread->call = call_index(task, id);
 	thread->in_call = id < 0 ? NOT_IN_CALL : IN_CALL;
+}
+
+/*
+ * The row of a session for a thread that counts in another session as well, in row `outer`. If no
+ * row is left, the thread goes on in the common rows of both sessions.
+ */
+static __always_inline u32 row_beside(u32 index, struct session *session, struct task_struct *task,
+				      u32 outer)
+{
+	u32 row = shared_row(index, session, task, outer, 0);
+
+	if (row)
+		return row;
+	count_loss(index, LOSS_ROWS_FULL);
+	row = common_row(outer);
+	return row ? common_row_below(index, row) : 0;
 }
 
 /* Makes a task that already runs a task of the session. */
@@ -340,13 +355,14 @@ static __always_inline void attach_task(struct task_struct *task, u32 index,
 	if (is_free)
 		row = first_row(index, session, task, 0);
 	else
-		row = shared_row(index, session, task, thread->row, 0);
+		row = row_beside(index, session, task, thread->row);
 	if (!row) {
 		count_loss(index, LOSS_THREADS_FULL);
 		return;
 	}
-	row_add_thread(row);
-	if (!is_free) {
+	if (is_free) {
+		row_add_thread(row);
+	} else {
 		call_leave_row(thread, task);
 		if (thread->in_call == IN_CALL && has(thread, LENS))
 			thread->in_call = IN_OUTER_CALL;
@@ -360,7 +376,10 @@ static __always_inline void attach_task(struct task_struct *task, u32 index,
 		lens_cold_of(thread)->waits_since_ns = 0;
 	}
 	thread->visible_pid = visible_pid(task, session->pid_level);
-	thread->row = row;
+	if (is_free)
+		thread->row = row;
+	else
+		move_to_row(thread, row);
 	thread->session = index;
 	apply_session(thread, index, session, is_free ? NULL : thread, identity);
 	attach_service(thread, task, is_member);
@@ -376,6 +395,16 @@ static __always_inline void begin_account(struct task_struct *task)
 		call_begin_to_count(thread_at(slot), task, false);
 }
 
+/* Whether the current process, which is at this depth of PID namespaces, owns the session. */
+static __always_inline bool is_owner(struct session *session, u32 level)
+{
+	struct task_struct *leader = bpf_get_current_task_btf()->group_leader;
+	struct upid upid = {};
+
+	return number_at(leader, level, &upid) && upid.nr == session->owner_pid &&
+	       BPF_CORE_READ(upid.ns, ns.inum) == session->owner_namespace;
+}
+
 static __always_inline void task_attached(struct task_struct *task)
 {
 	u32 level = BPF_CORE_READ(bpf_get_current_task_btf(), thread_pid, level);
@@ -387,7 +416,8 @@ static __always_inline void task_attached(struct task_struct *task)
 	if (!attach_request || (task->flags & PF_EXITING))
 		return;
 	session = session_at(attach_request->session);
-	if (!session)
+	/* Others may have left requests: a process that was killed, or one in another container. */
+	if (!session || !is_owner(session, level))
 		return;
 	session->pid_level = level;
 	if (attach_request->is_owner)

@@ -6,7 +6,7 @@
 #ifndef TOLLGATE_LENS_CELLS_BPF_H
 #define TOLLGATE_LENS_CELLS_BPF_H
 
-#include "gate/threads.bpf.h"
+#include "gate/rows.bpf.h"
 #include "wire/lens.h"
 
 /* Sized before loading: crates/kernel/src/gate/load.rs. */
@@ -63,17 +63,16 @@ static __always_inline u32 cell_index_for(u32 row, u32 call, u32 limit, u32 **en
 	return number;
 }
 
-/* The cell in the session's base row, for a row that cannot have its own. */
-static __noinline u32 base_row_cell(u32 session_index, u32 row, u32 call)
+/* The cell in the common row of the same sessions, for a row that cannot have its own. */
+static __noinline u32 common_cell(u32 session_index, u32 row, u32 call)
 {
-	struct session *session = session_at(session_index);
-	u32 *entry, number = 0;
+	u32 common = common_row(row), *entry, number = 0;
 
-	if (session)
-		number = cell_index_for(session->base_row, call, config.cells, &entry);
+	if (common)
+		number = cell_index_for(common, call, config.cells, &entry);
 	if (!number)
 		count_loss(session_index, LOSS_CALLS);
-	else if (session && row != session->base_row)
+	else if (row != common)
 		count_loss(session_index, LOSS_CELLS_FULL);
 	return number;
 }
@@ -88,7 +87,7 @@ static __always_inline struct cell *cell_of(struct thread_state *thread, u32 row
 	u32 number = cell_index_for(row, call, config.unreserved_cells, entry);
 
 	if (unlikely(!number))
-		number = base_row_cell(thread->session, row, call);
+		number = common_cell(thread->session, row, call);
 	if (unlikely(!number))
 		return NULL;
 	return bpf_map_lookup_elem(&lens_cells, &number);

@@ -218,6 +218,9 @@ struct session {
 	__u32 owner_tgid;
 	/* enum session_beginning */
 	__u32 beginning;
+	/* Another pass attaches the same tasks: those without room are counted then. */
+	__u32 attaches_again;
+	__u32 unused;
 	/*
 	 * Larger than the number of every session that existed when this one began. If a task
 	 * counts in two sessions with plugins of their own, it has the plugins of the later one.
@@ -250,6 +253,7 @@ struct row {
 	__u32 session;
 	/* The row that its threads were in before this session took them over; 0: none. */
 	__u32 parent;
+	/* Gated threads that count in the row, or in rows of which it is a parent. */
 	__s32 threads;
 	/* As seen in the session's PID namespace. */
 	__u32 pid;
@@ -261,6 +265,8 @@ struct row {
 	__u64 ended_ns;
 	/* comm; for PER_COMMAND, the whole name of the program's file if it is known. */
 	char comm[COMMAND_LEN];
+	/* row_key.name, if tasks share the row. */
+	char key[COMM_LEN];
 };
 
 /* Identifies a row that tasks of a session share. */

@@ -40,6 +40,8 @@ pub mod user_namespace;
 pub mod watchdog;
 pub mod wire;
 
+pub use limits::stack_limit;
+
 pub use error::{Error, HookUse, Result};
 pub use followed_cgroups::{AwaitedCgroup, CgroupId};
 

@@ -10,6 +10,14 @@ const RESOURCES: [libc::__rlimit_resource_t; 5] =
 /// These survive execve (execve(2)), but not fork.
 const TIMERS: [libc::c_int; 3] = [libc::ITIMER_REAL, libc::ITIMER_VIRTUAL, libc::ITIMER_PROF];
 
+/// The limit to the stack of the first thread, in bytes.
+pub fn stack_limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a valid destination.
+    let is_known = unsafe { libc::getrlimit(libc::RLIMIT_STACK, &mut limit) } == 0;
+    if is_known { limit.rlim_cur } else { libc::RLIM_INFINITY }
+}
+
 /// The limits and timers of before.
 pub(crate) struct Inherited {
     limits: [Option<libc::rlimit>; RESOURCES.len()],

@@ -350,6 +350,9 @@ pub(crate) fn began_ns(thread: u32) -> Option<u64> {
     Some(stat(thread).get(START)?.parse::<u64>().ok()? * (1_000_000_000 / ticks))
 }
 
+/// Index from the state on; proc(5), flags
+const STAT_FLAGS: usize = 6;
+
 /// The state of a thread: `T` if a signal has stopped it. `None` if it does not exist.
 pub(crate) fn state_of_thread(thread: u32) -> Option<char> {
     stat(thread)[0].chars().next()
@@ -360,15 +363,21 @@ pub(crate) fn parent_of(process: u32) -> Option<u32> {
     stat(process).get(1)?.parse().ok()
 }
 
+/// Whether it is a thread of the kernel, which makes no calls.
+pub fn is_kernel_thread(process: u32) -> bool {
+    /// include/linux/sched.h, PF_KTHREAD
+    const KERNEL_THREAD: u64 = 0x0020_0000;
+    let flags = stat(process).get(STAT_FLAGS).and_then(|flags| flags.parse::<u64>().ok());
+    flags.is_some_and(|flags| flags & KERNEL_THREAD != 0)
+}
+
 /// Whether the process has ended or is about to: it is a zombie, or it was killed. The kernel may
 /// need seconds to end a process with a gate.
 pub(crate) fn is_ending(process: u32) -> bool {
     /// include/linux/sched.h, PF_EXITING
     const EXITING: u64 = 4;
-    /// Index from the state on; proc(5), flags
-    const FLAGS: usize = 6;
     let stat = stat(process);
-    let flags = stat.get(FLAGS).and_then(|flags| flags.parse::<u64>().ok()).unwrap_or(EXITING);
+    let flags = stat.get(STAT_FLAGS).and_then(|flags| flags.parse::<u64>().ok()).unwrap_or(EXITING);
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let is_killed = |line: &str| {
         let pending = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"));

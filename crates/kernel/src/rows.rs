@@ -2,13 +2,14 @@
 //! parent session.
 
 use std::collections::BTreeSet;
+use std::iter::successors;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use libbpf_rs::{MapCore as _, MapFlags};
-use zerocopy::FromBytes as _;
+use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use crate::cpus;
-use crate::gate::{Gate, unreserved_cells};
+use crate::gate::{Gate, Lock, unreserved_cells};
 use crate::mapped_array::{atomic_field, field};
 use crate::wire;
 
@@ -38,6 +39,11 @@ pub fn session_rows(gate: &Gate, session: u32) -> BTreeSet<u32> {
         .collect()
 }
 
+/// Whether the last thread of a row has gone. A new row has none yet.
+fn is_ended(row: &wire::row) -> bool {
+    row.state == wire::ROW_LIVE && row.threads <= 0 && row.ended_ns != 0
+}
+
 impl Gate {
     fn cell_entry(&self, row: u32, call: u32) -> &AtomicU32 {
         atomic_field!(self.cell_index, row, cell[call as usize])
@@ -58,10 +64,16 @@ impl Gate {
     /// parent rows.
     pub(crate) fn free_rows(&self, rows: &BTreeSet<u32>) {
         let mut freed = BTreeSet::new();
+        let mut has_counting = false;
         for row in rows {
-            let parent = self.parent_of(*row);
-            self.reparent_children(*row, parent.unwrap_or(0));
-            match parent {
+            has_counting |= self.reparent_children(*row, self.parent_of(*row).unwrap_or(0));
+        }
+        if has_counting {
+            // A thread that is ending may still have to leave the parent rows that it had before.
+            cpus::wait_for_all();
+        }
+        for row in rows {
+            match self.parent_of(*row) {
                 Some(parent) => self.hand_over_row(*row, parent),
                 None => {
                     self.free_row(*row);
@@ -95,12 +107,48 @@ impl Gate {
     }
 
     /// Gives the rows below a row another parent row, because the row itself is about to go.
-    fn reparent_children(&self, row: u32, parent: u32) {
-        for child in 1..self.rows.entries() {
-            if self.rows.read(child).parent == row {
-                atomic_field!(self.rows, child, parent).store(parent, Ordering::SeqCst);
+    /// Returns whether threads count in such a row.
+    fn reparent_children(&self, row: u32, parent: u32) -> bool {
+        let is_over = self.rows.read(row).threads <= 0;
+        let mut has_counting = false;
+        for index in 1..self.rows.entries() {
+            let child = self.rows.read(index);
+            if child.parent != row {
+                continue;
+            }
+            // No thread of the new parent row looks for it.
+            self.forget_key(index, &child);
+            atomic_field!(self.rows, index, parent).store(parent, Ordering::SeqCst);
+            has_counting |= child.threads > 0;
+            // The gate does not report the end of a command's row.
+            if is_over && index < wire::ALLOCATABLE_ROWS && is_ended(&child) {
+                atomic_field!(self.rows, index, state).store(wire::ROW_DONE, Ordering::SeqCst);
             }
         }
+        has_counting
+    }
+
+    /// Removes the entry by which tasks find a row that they share.
+    fn forget_key(&self, index: u32, row: &wire::row) {
+        let shared = self.maps.get("shared_rows");
+        let key = wire::row_key { session: row.session, parent: row.parent, name: row.key };
+        // Since this row has ended, the key may have got another one.
+        let found = shared.lookup(key.as_bytes(), MapFlags::ANY);
+        if found.is_ok_and(|found| found.is_some_and(|found| found == index.to_ne_bytes())) {
+            let _ = shared.delete(key.as_bytes());
+        }
+    }
+
+    /// The rows of other sessions whose threads also counted in one of these.
+    pub(crate) fn rows_below(&self, rows: &BTreeSet<u32>) -> BTreeSet<u32> {
+        let all: Vec<_> = (0..self.rows.entries()).map(|index| self.rows.read(index)).collect();
+        let is_below = |index: &u32| {
+            let parent = |index: &u32| all.get(*index as usize).map(|row| row.parent);
+            // Bounded as in session_rows().
+            let parents = successors(parent(index), parent).take(all.len());
+            parents.take_while(|index| *index != 0).any(|index| rows.contains(&index))
+        };
+        (1..self.rows.entries()).filter(is_below).collect()
     }
 
     /// Hands a row's statistics over to the session of its parent row.
@@ -113,15 +161,24 @@ impl Gate {
         field!(self.rows, row, state).write(wire::ROW_DONE);
     }
 
-    /// Whether nothing counts in the row any more.
-    pub(crate) fn is_row_finished(&self, row: u32) -> bool {
+    /// Whether the row is one of this session, and nothing counts in it any more.
+    pub(crate) fn is_row_finished(&self, session: u32, row: u32) -> bool {
         let row = self.rows.read(row);
-        row.state == wire::ROW_DONE || row.threads <= 0
+        row.session == session && (row.state == wire::ROW_DONE || is_ended(&row))
     }
 
-    /// Returns `false` as long as another session has to read the row.
-    pub(crate) fn is_row_free(&self, row: u32) -> bool {
-        self.rows.read(row).state == wire::ROW_FREE
+    /// Frees rows that have ended, in a session that does not read them.
+    pub fn free_ended_rows(&self, _lock: &Lock, session: u32, rows: &BTreeSet<u32>) {
+        let is_finished = |row: &u32| self.is_row_finished(session, *row);
+        self.free_rows(&rows.iter().copied().filter(is_finished).collect());
+    }
+
+    /// Takes a base row for a session that starts. Returns `false` as long as another session uses
+    /// it or has to read it.
+    pub(crate) fn take_row(&self, row: u32) -> bool {
+        let state = atomic_field!(self.rows, row, state);
+        let (free, live) = (wire::ROW_FREE, wire::ROW_LIVE);
+        state.compare_exchange(free, live, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
     /// The rows that other sessions have handed over to this one, and that it has to read and free.
@@ -146,6 +203,7 @@ impl Gate {
                 let _ = self.maps.get(list).update(&[], &cell.to_ne_bytes(), MapFlags::ANY);
             }
         }
+        self.forget_key(row, &self.rows.read(row));
         self.rows.write(row, wire::row::default());
         if row < wire::ALLOCATABLE_ROWS {
             let _ = self.maps.get("free_rows").update(&[], &row.to_ne_bytes(), MapFlags::ANY);

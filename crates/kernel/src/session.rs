@@ -77,9 +77,48 @@ pub struct Beginning {
     pub missed: u32,
 }
 
+/// A process, and what is to be done with it.
+type TaskRequest = (u32, wire::attach_request);
+
 /// A request to attach a process, which has an identity of 0 if it has none.
-fn request_of(session: &Session, tgid: u32, identity: u64) -> (u32, wire::attach_request) {
+fn request_of(session: &Session, tgid: u32, identity: u64) -> TaskRequest {
     (tgid, wire::attach_request { session: session.index, is_owner: 0, identity })
+}
+
+/// The first `count` of these requests are in the gate's list, which all sessions share. They are
+/// removed when this is dropped.
+struct ListedRequests<'a> {
+    map: &'a MapHandle,
+    all: &'a [TaskRequest],
+    count: usize,
+}
+
+impl ListedRequests<'_> {
+    /// Lists the requests until the list is full.
+    fn list(&mut self) -> Result<()> {
+        for (tgid, request) in self.all {
+            let listed = self.map.update(&tgid.to_ne_bytes(), request.as_bytes(), MapFlags::ANY);
+            match listed {
+                Ok(()) => self.count += 1,
+                // E2BIG: the list is full.
+                Err(error) if self.count > 0 && is_too_big(&error) => break,
+                Err(error) => return Err(error).doing("listing the processes to gate"),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for ListedRequests<'_> {
+    fn drop(&mut self) {
+        for (tgid, _) in &self.all[..self.count] {
+            let _ = self.map.delete(&tgid.to_ne_bytes());
+        }
+    }
+}
+
+fn is_too_big(error: &libbpf_rs::Error) -> bool {
+    error.kind() == libbpf_rs::ErrorKind::TooBig
 }
 
 fn base_row(session: u32) -> u32 {
@@ -110,9 +149,7 @@ impl Gate {
             }
         }
         let index = (1..wire::SESSIONS)
-            .find(|index| {
-                self.sessions.read(*index).used == 0 && self.is_row_free(base_row(*index))
-            })
+            .find(|index| self.sessions.read(*index).used == 0 && self.take_row(base_row(*index)))
             .ok_or(Error::SessionsFull(wire::SESSIONS - 1))?;
         let latest =
             (1..wire::SESSIONS).map(|index| self.sessions.read(index).number).max().unwrap_or(0);
@@ -180,50 +217,51 @@ impl Gate {
         tgids: &[u32],
         identities: &BTreeMap<u32, u64>,
     ) -> Result<u32> {
-        // A process has one entry among the requests, so two sessions must not request it at the
-        // same time.
-        let _lock = Lock::take()?;
         let identity = |tgid: &u32| identities.get(tgid).copied().unwrap_or(0);
         let requests: Vec<_> =
             tgids.iter().map(|tgid| request_of(session, *tgid, identity(tgid))).collect();
-        self.request_attachments(session, &requests)?;
+        self.request_attachments(&Lock::take()?, session, &requests)?;
         Ok(cpus::visit_all())
     }
 
     /// Gives the session the numbers of its owner, this process, which it does not gate.
     pub(crate) fn note_owner(&self, session: &mut Session) -> Result<()> {
-        let _lock = Lock::take()?;
         let request = wire::attach_request { session: session.index, is_owner: 1, identity: 0 };
-        self.request_attachments(session, &[(std::process::id(), request)])
+        self.request_attachments(&Lock::take()?, session, &[(std::process::id(), request)])
     }
 
     fn request_attachments(
         &self,
+        lock: &Lock,
         session: &mut Session,
-        all: &[(u32, wire::attach_request)],
+        all: &[TaskRequest],
     ) -> Result<()> {
-        self.with_requests(session, all, |iterator| {
-            iterator.run(IteratorKind::Attach)?;
-            // A thread that was being created during the first pass may have been missed. Either it
-            // inherits the session from its parent, which was gated by then, or the second pass
-            // finds it.
-            iterator.run(IteratorKind::Attach).map(drop)
-        })
+        let index = session.index;
+        self.with_requests(lock, session, all, |iterator| self.attach_requested(iterator, index))
     }
 
-    /// Runs passes of the iterator that attaches these tasks. The caller holds the lock.
+    /// Attaches the tasks of the processes that are listed now.
+    fn attach_requested(&self, iterator: &Iterators, session: u32) -> Result<()> {
+        let attaches_again = atomic_field!(self.sessions, session, attaches_again);
+        attaches_again.store(1, Ordering::SeqCst);
+        let first = iterator.run(IteratorKind::Attach);
+        attaches_again.store(0, Ordering::SeqCst);
+        first?;
+        // A thread that was being created during the first pass may have been missed. Either it
+        // inherits the session from its parent, which was gated by then, or the second pass finds
+        // it.
+        iterator.run(IteratorKind::Attach).map(drop)
+    }
+
+    /// Lists processes to attach, as many as there is room for at a time, and runs passes of the
+    /// iterator that attaches them. Without processes, there is one round.
     fn with_requests(
         &self,
+        lock: &Lock,
         session: &mut Session,
-        all: &[(u32, wire::attach_request)],
-        passes: impl FnOnce(&Iterators) -> Result<()>,
+        all: &[TaskRequest],
+        mut passes: impl FnMut(&Iterators) -> Result<()>,
     ) -> Result<()> {
-        let requests = self.maps.get("attach_requests");
-        for (tgid, request) in all {
-            requests
-                .update(&tgid.to_ne_bytes(), request.as_bytes(), MapFlags::ANY)
-                .doing("listing the processes to gate")?;
-        }
         // An iterator of an older generation lacks the extensions that were enabled later. Those
         // extensions would lose the tasks that it attaches.
         if session
@@ -235,11 +273,32 @@ impl Gate {
             session.attach_iterator = Some((self.generation(), iterator));
         }
         let (_, iterator) = session.attach_iterator.as_ref().expect("made above");
-        passes(iterator)?;
-        for (tgid, _) in all {
-            requests.delete(&tgid.to_ne_bytes()).doing("clearing the list of processes to gate")?;
+        self.remove_left_requests(lock, session.index);
+        let map = self.maps.get("attach_requests");
+        let mut rest = all;
+        loop {
+            let mut listed = ListedRequests { map, count: 0, all: rest };
+            listed.list()?;
+            rest = &rest[listed.count..];
+            passes(iterator)?;
+            if rest.is_empty() {
+                return Ok(());
+            }
         }
-        Ok(())
+    }
+
+    /// Removes the requests that killed processes have left. The requests of a living session are
+    /// those of a process with another lock, in a container for instance.
+    fn remove_left_requests(&self, _lock: &Lock, own: u32) {
+        let requests = self.maps.get("attach_requests");
+        let keys: Vec<_> = requests.keys().collect();
+        for key in keys {
+            let Ok(Some(value)) = requests.lookup(&key, MapFlags::ANY) else { continue };
+            let request = wire::attach_request::read_from_bytes(&value);
+            if request.is_ok_and(|of| of.session == own || !self.is_open(of.session)) {
+                let _ = requests.delete(&key);
+            }
+        }
     }
 
     /// Begins to count in a session with [`SessionOptions::awaits_begin`]. `shared`: processes that
@@ -251,9 +310,11 @@ impl Gate {
             return Ok(Beginning { began_ns: now_ns(), missed: 0 });
         }
         let requests: Vec<_> = shared.iter().map(|tgid| request_of(session, *tgid, 0)).collect();
-        let _lock = Lock::take()?;
         let mut began_ns = 0;
-        self.with_requests(session, &requests, |iterator| {
+        self.with_requests(&Lock::take()?, session, &requests, |iterator| {
+            if began_ns != 0 {
+                return self.attach_requested(iterator, index);
+            }
             began_ns = now_ns();
             beginning.store(wire::SESSION_BEGINS, Ordering::SeqCst);
             iterator.run(IteratorKind::Attach)?;

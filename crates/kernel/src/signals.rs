@@ -5,29 +5,46 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 
 use crate::error::{ErrorContext, Result};
-use crate::start_state::restore_own_signals;
-
-/// The signals that are passed on to the command. They may be sent to Tollgate alone: when a
-/// terminal is closed, for instance, only the session's leader gets a signal.
-const HANDLED: [libc::c_int; 7] = [
-    libc::SIGINT,
-    libc::SIGQUIT,
-    libc::SIGHUP,
-    libc::SIGTERM,
-    libc::SIGUSR1,
-    libc::SIGUSR2,
-    libc::SIGALRM,
-];
+use crate::start_state::{restore_own_signals, was_ignored};
 
 /// A terminal sends these to its whole foreground process group, so the command gets them from the
-/// terminal.
-const FROM_KEYBOARD: [libc::c_int; 2] = [libc::SIGINT, libc::SIGQUIT];
+/// terminal. What the kernel sends for other reasons, such as Tollgate's own limits, concerns
+/// Tollgate alone. Only these reach nobody else: SIGHUP goes to the leader of a session whose
+/// terminal is closed, and SIGALRM to the process that has inherited an alarm.
+const PASSED_ON_FROM_KERNEL: [libc::c_int; 2] = [libc::SIGHUP, libc::SIGALRM];
+
+/// Signals by which the kernel reports an error of Tollgate itself, and abort(3).
+const ERRORS: [libc::c_int; 7] = [
+    libc::SIGABRT,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGSEGV,
+    libc::SIGSYS,
+    libc::SIGTRAP,
+];
+
+/// Signals that stop a process unless it handles them. Tollgate stops with the command.
+const STOPS: [libc::c_int; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
 
 /// The signals by which a process is usually requested to end.
 const TERMINATION: [libc::c_int; 4] = [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGTERM];
 
-/// asm-generic/siginfo.h: sent by the kernel, not by a process.
-const SI_KERNEL: libc::c_int = 0x80;
+/// The signals that are passed on to the command: all that can be handled, except SIGCHLD, which
+/// concerns Tollgate's own children, and those that the C library keeps for itself. They may be
+/// sent to Tollgate alone: when a terminal is closed, for instance, only the session's leader gets
+/// a signal.
+fn passed_on() -> impl Iterator<Item = libc::c_int> {
+    /// The signals below it are those of signal(7), "Standard signals".
+    const STANDARD_END: libc::c_int = 32;
+    const OTHERS: [libc::c_int; 3] = [libc::SIGKILL, libc::SIGSTOP, libc::SIGCHLD];
+    let standard = (1..STANDARD_END).filter(|signal| !OTHERS.contains(signal));
+    standard.chain(libc::SIGRTMIN()..=libc::SIGRTMAX())
+}
+
+const fn bit(signal: libc::c_int) -> u64 {
+    1 << (signal - 1)
+}
 
 /// The command's process, or 0 if it has not started or has ended.
 static COMMAND: AtomicI32 = AtomicI32::new(0);
@@ -51,24 +68,56 @@ extern "C" fn forward(
     _context: *mut libc::c_void,
 ) {
     // SAFETY: the kernel passes `info`, which is valid as long as the handler runs (SA_SIGINFO).
-    let by_kernel = unsafe { (*info).si_code } == SI_KERNEL;
+    // What the kernel has sent has a code above 0, and no sender (sigaction(2)).
+    let (by_kernel, by_itself) = unsafe {
+        let by_kernel = (*info).si_code > 0;
+        (by_kernel, !by_kernel && (*info).si_pid() == libc::getpid())
+    };
     TERMINATION_REQUESTED.fetch_or(TERMINATION.contains(&signal), Ordering::SeqCst);
-    match COMMAND.load(Ordering::SeqCst) {
-        0 => {
-            PENDING.fetch_or(1 << signal, Ordering::SeqCst);
-        }
-        _ if by_kernel && FROM_KEYBOARD.contains(&signal) => {}
-        command => {
-            // SAFETY: async-signal-safe. The command is not yet waited for, so the number is its
-            // own.
-            unsafe { libc::kill(command, signal) };
-        }
+    if ERRORS.contains(&signal) && (by_kernel || by_itself) {
+        // The instruction that caused it is executed again, and ends this process.
+        // SAFETY: async-signal-safe, and a valid disposition.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+        return;
+    }
+    let command = COMMAND.load(Ordering::SeqCst);
+    // The kernel sends SIGPIPE and SIGXFSZ for a write of Tollgate in the name of Tollgate.
+    let concerns_command = !by_itself && (!by_kernel || PASSED_ON_FROM_KERNEL.contains(&signal));
+    if concerns_command && command != 0 {
+        // SAFETY: async-signal-safe. The command is not yet waited for, so the number is its own.
+        unsafe { libc::kill(command, signal) };
+    }
+    if STOPS.contains(&signal) {
+        stop(signal);
+    } else if command == 0 && !by_itself && signal != libc::SIGCONT {
+        PENDING.fetch_or(bit(signal), Ordering::SeqCst);
+    }
+}
+
+/// Stops this process as the signal does by default. Returns when the process is continued.
+/// Async-signal-safe.
+fn stop(signal: libc::c_int) {
+    // SAFETY: the sets and actions are initialized before they are used; all calls are
+    // async-signal-safe.
+    unsafe {
+        let mut handled: libc::sigaction = std::mem::zeroed();
+        let mut default = handled;
+        default.sa_sigaction = libc::SIG_DFL;
+        libc::sigaction(signal, &default, &mut handled);
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        let mut before = set;
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, signal);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, &raw mut before);
+        libc::raise(signal);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
+        libc::sigaction(signal, &handled, std::ptr::null_mut());
     }
 }
 
 fn take_pending() -> impl Iterator<Item = libc::c_int> {
     let pending = PENDING.swap(0, Ordering::SeqCst);
-    HANDLED.into_iter().filter(move |signal| pending & (1 << signal) != 0)
+    passed_on().filter(move |signal| pending & bit(*signal) != 0)
 }
 
 /// Sets the process that gets the signals from now on, and sends it those that are pending.
@@ -112,36 +161,38 @@ pub fn signal_group(leader: u32, signal: libc::c_int) {
 /// What Tollgate's parent had set for the signals that are passed on to the command.
 #[derive(Debug, Clone, Copy)]
 pub struct Dispositions {
-    ignored: [bool; HANDLED.len()],
+    /// The ignored ones, as bits.
+    ignored: u64,
 }
 
 impl Dispositions {
-    /// Begins to handle the signals in this process, except those that it ignores.
+    /// Begins to handle the signals in this process, except those that its parent has ignored.
     pub fn take_over() -> Self {
-        let ignored = HANDLED.map(|signal| {
+        let mut ignored = 0;
+        for signal in passed_on() {
             // SAFETY: an all-zero sigaction is a valid one; the handler is async-signal-safe and of
             // the kind that SA_SIGINFO asks for.
             unsafe {
                 let mut action: libc::sigaction = std::mem::zeroed();
                 let mut previous = action;
                 action.sa_sigaction = forward as *const () as usize;
-                action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+                action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
                 libc::sigaction(signal, &action, &mut previous);
-                let ignored = previous.sa_sigaction == libc::SIG_IGN;
-                if ignored {
+                if was_ignored(signal).unwrap_or(previous.sa_sigaction == libc::SIG_IGN) {
                     libc::signal(signal, libc::SIG_IGN);
+                    ignored |= bit(signal);
                 }
-                ignored
             }
-        });
+        }
         Self { ignored }
     }
 
     /// Restores the dispositions in this process, and sends it the pending signals. The child calls
     /// this before it executes the command, so everything here is async-signal-safe.
     pub(crate) fn restore(&self) {
-        for (signal, ignored) in HANDLED.into_iter().zip(self.ignored) {
-            let disposition = if ignored { libc::SIG_IGN } else { libc::SIG_DFL };
+        for signal in passed_on() {
+            let is_ignored = self.ignored & bit(signal) != 0;
+            let disposition = if is_ignored { libc::SIG_IGN } else { libc::SIG_DFL };
             // SAFETY: both are valid dispositions.
             unsafe { libc::signal(signal, disposition) };
         }

@@ -49,6 +49,12 @@ pub fn was_closed(standard_descriptor: libc::c_int) -> bool {
     CLOSED.load(Ordering::Relaxed) & (1 << standard_descriptor) != 0
 }
 
+/// Whether this process was started with one of [`OWN_SIGNALS`] ignored. `None` for other signals.
+pub(crate) fn was_ignored(signal: libc::c_int) -> Option<bool> {
+    let is_own = OWN_SIGNALS.iter().any(|(own, _)| *own == signal);
+    is_own.then(|| IGNORED.load(Ordering::Relaxed) & (1 << signal) != 0)
+}
+
 /// Restores the dispositions of [`OWN_SIGNALS`]. Async-signal-safe.
 pub(crate) fn restore_own_signals() {
     let ignored = IGNORED.load(Ordering::Relaxed);

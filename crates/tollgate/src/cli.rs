@@ -1,6 +1,7 @@
 //! The command line. Every option is defined here once; help, completions and the man pages are
 //! generated from it.
 
+use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -58,9 +59,9 @@ pub enum TollgateCommand {
     ///
     /// The command is watched from its first instruction until it ends, with all its threads and
     /// child processes. It keeps its stdin, stdout, exit status and signals: Tollgate passes on
-    /// each signal that it receives, so a signal sent to the whole process group may reach the
-    /// command twice. Processes that outlive the command continue unwatched. The report goes to
-    /// stderr, or to a file.
+    /// each signal that it receives, except SIGCHLD, SIGKILL and SIGSTOP. So a signal sent to the
+    /// whole process group may reach the command twice. Processes that outlive the command continue
+    /// unwatched. The report goes to stderr, or to a file.
     Run(run::RunArguments),
     /// Report where the kernel time of running processes goes
     ///
@@ -112,6 +113,9 @@ pub enum TollgateCommand {
     Doctor(DoctorArguments),
     /// Print a completion script for a shell
     Completions { shell: clap_complete::Shell },
+    /// Print the help of a command, as `--help` does
+    #[command(hide = true)]
+    Help { command: Vec<OsString> },
     /// Write the man pages, one for each command, to a folder
     #[command(hide = true)]
     Man { folder: PathBuf },
@@ -164,6 +168,7 @@ pub fn dispatch(cli: Cli) -> Result<ExitCode> {
             Output::Stdout.write(&String::from_utf8_lossy(&script))?;
             Ok(ExitCode::SUCCESS)
         }
+        TollgateCommand::Help { command } => help(command),
         TollgateCommand::Man { folder } => {
             clap_mangen::generate_to(Cli::command(), &folder).with_context(|| {
                 format!("cannot write the man pages to {}", shown_path(&folder))
@@ -171,6 +176,30 @@ pub fn dispatch(cli: Cli) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+fn help(command: Vec<OsString>) -> Result<ExitCode> {
+    let words = ["tollgate".into()].into_iter().chain(command).chain(["--help".into()]);
+    match Cli::try_parse_from(words) {
+        // `tollgate help run -- ls` names no option of Tollgate.
+        Ok(_) => help(Vec::new()),
+        Err(error) => refuse(&error),
+    }
+}
+
+/// Parses the command line.
+pub fn parse() -> Result<Cli, clap::Error> {
+    Cli::try_parse().map_err(|error| {
+        // The usage in a message shows the options that are given, and not those by which
+        // environment variables are read. Without the variables, there may be no error.
+        let mut command = Cli::command();
+        command.build();
+        without_variables(command).try_get_matches().err().unwrap_or(error)
+    })
+}
+
+fn without_variables(command: clap::Command) -> clap::Command {
+    command.mut_args(|argument| argument.env(None::<&str>)).mut_subcommands(without_variables)
 }
 
 /// Prints clap's message. Bad usage has the exit status of Tollgate's own failures; help succeeds.

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::path::Path;
+use std::time::Duration;
 
 /// A duration with three significant digits: "0 ns", "612 ns", "4.21 us", "1.30 s".
 pub fn duration(ns: u64) -> String {
@@ -34,6 +35,23 @@ pub fn span(seconds: u64) -> String {
         60..HOUR => format!("{} min", seconds / 60),
         HOUR.. if seconds < 2 * DAY => format!("{} h", seconds / HOUR),
         _ => format!("{} days", count(seconds / DAY)),
+    }
+}
+
+/// A time as a user has given it, with one unit: "300 ms", "90 min", "1 h", "7 d".
+pub fn given_time(time: Duration) -> String {
+    const UNITS: [(u128, &str); 6] = [
+        (86_400_000_000_000, "d"),
+        (3_600_000_000_000, "h"),
+        (60_000_000_000, "min"),
+        (1_000_000_000, "s"),
+        (1_000_000, "ms"),
+        (1_000, "us"),
+    ];
+    let ns = time.as_nanos();
+    match UNITS.iter().find(|(unit, _)| ns > 0 && ns.is_multiple_of(*unit)) {
+        Some((unit, name)) => format!("{} {name}", ns / unit),
+        None => format!("{time:?}"),
     }
 }
 
@@ -217,6 +235,17 @@ mod tests {
             spans,
             ["0 s", "59 s", "1 min", "59 min", "1 h", "47 h", "2 days", "1,000 days"]
         );
+    }
+
+    #[test]
+    fn given_times_have_one_unit() {
+        let of_ms = |ms| given_time(Duration::from_millis(ms));
+        assert_eq!([300, 1500, 2000].map(of_ms), ["300 ms", "1500 ms", "2 s"]);
+        let of_seconds = |seconds| given_time(Duration::from_secs(seconds));
+        let times = [90, 60, 5400, 3600, 86_400, 604_800].map(of_seconds);
+        assert_eq!(times, ["90 s", "1 min", "90 min", "1 h", "1 d", "7 d"]);
+        assert_eq!(given_time(Duration::from_nanos(1)), "1ns");
+        assert_eq!(given_time(Duration::ZERO), "0ns");
     }
 
     #[test]

@@ -42,11 +42,32 @@ mod user;
 mod watchdog;
 
 use std::process::ExitCode;
+use std::thread;
 
-use clap::Parser;
+/// Enough for everything that Tollgate does: what Linux gives the first thread by default.
+const STACK_BYTES: usize = 8 << 20;
+/// With a smaller limit, the work needs a stack of its own. Half of it is enough in practice.
+const MIN_STACK_BYTES: u64 = 1 << 20;
 
 fn main() -> ExitCode {
-    let ended = match cli::Cli::try_parse() {
+    if kernel::stack_limit() >= MIN_STACK_BYTES {
+        return work();
+    }
+    // The limit is meant for the command, which inherits it.
+    let worker = thread::Builder::new().stack_size(STACK_BYTES).spawn(work);
+    match worker.map(thread::JoinHandle::join) {
+        Ok(Ok(code)) => code,
+        // A panic has printed its message.
+        Ok(Err(_)) => ExitCode::from(exit_status::OWN_FAILURE),
+        Err(error) => {
+            let _ = output::print_message(&format!("tollgate: no memory for a stack: {error}"));
+            ExitCode::from(exit_status::OWN_FAILURE)
+        }
+    }
+}
+
+fn work() -> ExitCode {
+    let ended = match cli::parse() {
         Ok(cli) => cli::dispatch(cli),
         Err(error) => cli::refuse(&error),
     };

@@ -9,7 +9,7 @@ use anyhow::{Result, bail, ensure};
 use clap::Args;
 use clap::builder::{NonEmptyStringValueParser, OsStringValueParser, TypedValueParser as _};
 use identity::cgroup::Cgroups;
-use kernel::mounts::mounted;
+use kernel::mounts::{Mount, mounted};
 use kernel::process::has_own_proc;
 
 use crate::format::{command_line, printable};
@@ -159,7 +159,12 @@ pub fn parse_cgroup(path: &str) -> Result<String, String> {
         }
     }
     let resolved = resolved.to_str().expect("made of UTF-8");
-    if without_mount_point(resolved).is_empty() {
+    let is_root = |mount: Mount| {
+        mount.kind.starts_with("cgroup")
+            && mount.root == "/"
+            && without_mount_point(&mount.mount_point) == without_mount_point(resolved)
+    };
+    if without_mount_point(resolved).is_empty() || mounted().into_iter().any(is_root) {
         return Err("every process is in the root control group: use --all".into());
     }
     Ok(resolved.to_owned())
@@ -284,6 +289,12 @@ mod tests {
     fn root_cgroup_is_refused() {
         for path in ["", "/", "/sys/fs/cgroup", "/sys/fs/cgroup/"] {
             assert!(parse_cgroup(path).unwrap_err().contains("--all"), "{path}");
+        }
+        for mount in mounted().iter().filter(|mount| mount.kind.starts_with("cgroup")) {
+            // In a container, the mount may be that of another control group.
+            if mount.root == "/" {
+                assert!(parse_cgroup(&mount.mount_point).unwrap_err().contains("--all"));
+            }
         }
         assert_eq!(parse_cgroup("/jobs").as_deref(), Ok("/jobs"));
         assert_eq!(parse_cgroup("/a/../jobs/./b/..").as_deref(), Ok("/jobs"));

@@ -10,7 +10,7 @@ use kernel::process::wait_readable;
 use kernel::wire;
 
 use crate::extension::ExtensionSetup;
-use crate::format::number_of;
+use crate::format::{count, given_time, number_of};
 use crate::output::print_message;
 use crate::process_selection::{self, Select};
 use crate::report::Report;
@@ -69,15 +69,16 @@ pub fn watch(
         runner.cancel()?;
         ensure!(
             !is_full,
-            "the gate has no room for these processes: other Tollgate sessions keep a row for too \
-            many processes or threads (`--per process`, `--per thread`)"
+            "the gate has no room for the threads of these processes: it holds {} threads, in all \
+            Tollgate sessions together",
+            count(u64::from(wire::THREADS) - 1)
         );
         bail!(
             "no thread of these processes could be gated: they have ended, are kernel threads \
             (which make no calls), or this kernel hides them from BPF"
         );
     }
-    let time = watched.duration.map_or(String::new(), |time| format!(" for {time:?}"));
+    let time = watched.duration.map_or(String::new(), |time| format!(" for {}", given_time(time)));
     let _ = print_message(&match attached.len() {
         0 => format!(
             "tollgate: no process matches yet; watching for later ones{time}; Ctrl-C ends the watch"

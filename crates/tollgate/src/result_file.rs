@@ -32,9 +32,11 @@ impl ResultFile {
             let is_regular = file.metadata()?.is_file();
             return Ok(if is_regular { Self::Regular(path.into()) } else { Self::Stream(file) });
         }
-        File::create_new(path)?;
-        fs::remove_file(path)?;
-        Ok(Self::Regular(path.into()))
+        // A symbolic link to a file that does not exist yet is followed, as by a shell.
+        let path = end_of_links(path)?;
+        File::create_new(&path)?;
+        fs::remove_file(&path)?;
+        Ok(Self::Regular(path))
     }
 
     /// Replaces the content of a file, or creates the file. The owner and the mode stay.
@@ -56,6 +58,25 @@ pub fn descriptor(path: &Path) -> Option<i32> {
             path.strip_prefix("/dev/fd/").or(of_self)?.parse().ok()
         }
     }
+}
+
+/// The path to which symbolic links lead. The file need not exist.
+fn end_of_links(path: &Path) -> io::Result<PathBuf> {
+    /// include/linux/namei.h, MAXSYMLINKS
+    const MAX_LINKS: usize = 40;
+    let mut path = path.to_owned();
+    for _ in 0..MAX_LINKS {
+        match fs::read_link(&path) {
+            Ok(target) => path = path.parent().unwrap_or(Path::new("")).join(target),
+            Err(error)
+                if [ErrorKind::InvalidInput, ErrorKind::NotFound].contains(&error.kind()) =>
+            {
+                return Ok(path);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::Error::from_raw_os_error(libc::ELOOP))
 }
 
 fn replace(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
@@ -122,6 +143,25 @@ mod tests {
     use std::thread;
 
     use super::*;
+
+    #[test]
+    fn links_to_files_that_do_not_exist_are_followed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [target, link, first] =
+            ["target", "link", "first"].map(|name| folder.path().join(name));
+        symlink("target", &link).expect("root's folder");
+        symlink(&link, &first).expect("root's folder");
+        let result = ResultFile::open(&first).expect("the folder of the target exists");
+        assert!(!target.exists(), "nothing is written before the end");
+        result.replace(|to| to.write_all(b"new")).expect("it is ours");
+        assert_eq!(fs::read_to_string(&target).expect("it was written"), "new");
+        assert!(link.is_symlink() && first.is_symlink());
+        let (round, back) = (folder.path().join("round"), folder.path().join("back"));
+        symlink("back", &round).expect("root's folder");
+        symlink("round", &back).expect("root's folder");
+        let refused = ResultFile::open(&round).err().expect("it leads nowhere");
+        assert_eq!(refused.raw_os_error(), Some(libc::ELOOP));
+    }
 
     #[test]
     fn named_pipes_are_opened_once() {

@@ -228,6 +228,9 @@ impl SessionRunner {
         {
             let rows = std::mem::take(&mut self.ended_rows);
             self.each(|extension, context| extension.finish_rows(context, &lock, &rows))?;
+            if self.options.mask & wire::LENS == 0 {
+                self.gate.free_ended_rows(&lock, self.session.index, &rows);
+            }
         }
         Ok(())
     }
@@ -351,7 +354,9 @@ impl SessionRunner {
             }
             Ok(())
         });
-        let losses = self.losses().unwrap_or_else(|error| {
+        // A session that ends now hands its losses over, and has them for a moment as well.
+        let locked = Lock::take().map_err(Error::from).and_then(|_lock| self.losses());
+        let losses = locked.unwrap_or_else(|error| {
             failures.push(error);
             Losses::default()
         });

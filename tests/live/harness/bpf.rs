@@ -98,3 +98,10 @@ pub fn entries_of(name: &str) -> usize {
     assert!(!maps.is_empty(), "no map is named {name}");
     maps.iter().map(|map| map.keys().count()).sum()
 }
+
+/// The map of this name that the gate's processes share.
+pub fn shared_map(name: &str) -> MapHandle {
+    let mut maps = MapInfoIter::default().filter(|map| map.name.as_bytes() == name.as_bytes());
+    let map = maps.next().unwrap_or_else(|| panic!("no map is named {name}"));
+    MapHandle::from_map_id(map.id).expect("its processes hold it")
+}

@@ -7,6 +7,7 @@ mod counts;
 mod diff;
 mod host;
 mod in_band;
+mod requests;
 mod rows;
 mod shared;
 mod subject;

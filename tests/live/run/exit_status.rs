@@ -11,9 +11,9 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use crate::harness::bpf::abandoned_links;
-use crate::harness::job::{comm, is_in_call, is_running, kill};
+use crate::harness::job::{comm, is_in_call, is_running, kill, state};
 use crate::harness::pty::Terminal;
-use crate::harness::{Job, eventually, workload};
+use crate::harness::{Job, eventually, words, workload};
 
 #[test]
 fn exit_status() {
@@ -21,6 +21,46 @@ fn exit_status() {
         let ran = Job::run("", workload(&format!("exit {status}"))).finish();
         assert_eq!(ran.exits_with(status).report().exit, Some(status));
     }
+}
+
+#[test]
+fn signals_to_tollgate_reach_the_command() {
+    const STANDARD: [i32; 13] = [
+        libc::SIGILL,
+        libc::SIGTRAP,
+        libc::SIGABRT,
+        libc::SIGBUS,
+        libc::SIGFPE,
+        libc::SIGSEGV,
+        libc::SIGPIPE,
+        libc::SIGSTKFLT,
+        libc::SIGXCPU,
+        libc::SIGXFSZ,
+        libc::SIGIO,
+        libc::SIGPWR,
+        libc::SIGSYS,
+    ];
+    for signal in STANDARD.into_iter().chain([libc::SIGRTMIN(), libc::SIGRTMAX()]) {
+        let mut command = words("sh -c");
+        command.push("ulimit -c 0; exec sleep 100".into());
+        let run = Job::run("", command).start();
+        run.child_running("sleep");
+        run.signal(signal);
+        let exit = 128 + signal;
+        assert_eq!(run.finish().exits_with(exit).report().exit, Some(exit));
+    }
+}
+
+#[test]
+fn stop_and_continue_reach_the_command() {
+    let run = Job::run("", words("sleep 100")).start();
+    let (own, command) = (run.pid(), run.child_running("sleep"));
+    run.signal(libc::SIGTSTP);
+    eventually("their stop", || [own, command].iter().all(|pid| state(*pid) == Some('T')));
+    run.signal(libc::SIGCONT);
+    eventually("their return", || [own, command].iter().all(|pid| state(*pid) == Some('S')));
+    run.signal(libc::SIGTERM);
+    run.finish().exits_with(128 + libc::SIGTERM);
 }
 
 #[test]

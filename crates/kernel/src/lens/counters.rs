@@ -44,14 +44,23 @@ impl Collector {
         Ok(())
     }
 
-    /// Reads rows for the last time, and frees them or hands them over to their parent sessions.
-    /// Rows that have threads again are left out.
-    pub fn finish_rows(&mut self, gate: &Gate, _lock: &Lock, rows: &BTreeSet<u32>) -> Result<()> {
+    /// Reads rows of a session for the last time, and frees them or hands them over to their parent
+    /// sessions. Rows that have threads again are left out.
+    pub fn finish_rows(
+        &mut self,
+        gate: &Gate,
+        _lock: &Lock,
+        session: u32,
+        rows: &BTreeSet<u32>,
+    ) -> Result<()> {
         // A row whose last thread had ended may have got another thread meanwhile. The gate then
         // reports the row's end again.
-        let rows = &rows.iter().copied().filter(|row| gate.is_row_finished(*row)).collect();
-        self.read_sites(gate, rows)?;
-        for row in rows {
+        let is_finished = |row: &u32| gate.is_row_finished(session, *row);
+        let rows: BTreeSet<_> = rows.iter().copied().filter(is_finished).collect();
+        // Nothing counts in the rows below them either. From now on, these have other parent rows.
+        let all = &gate.rows_below(&rows) | &rows;
+        self.read_sites(gate, &all)?;
+        for row in &all {
             self.read_row(gate, *row)?;
             let entry = gate.rows.read(*row);
             let name = row_name(&entry);
@@ -63,7 +72,7 @@ impl Collector {
                 self.last.remove(&cell);
             }
         }
-        gate.free_rows(rows);
+        gate.free_rows(&rows);
         Ok(())
     }
 

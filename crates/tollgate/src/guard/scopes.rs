@@ -24,7 +24,7 @@ use crate::kernel_text;
 /// created and run only once must not use up the profiles of all other programs.
 pub const MAX_SCOPES: usize = 128;
 
-/// The gate attaches at most this many processes at a time (`attach_requests` in
+/// The gate lists at most this many processes at a time to attach them (`attach_requests` in
 /// bpf/gate/tasks.bpf.h), and each may have a scope of its own.
 const MAX_ATTACHED_NAMES: usize = wire::THREADS as usize;
 

@@ -122,7 +122,8 @@ impl Extension for LensInSession {
         lock: &Lock,
         rows: &BTreeSet<u32>,
     ) -> Result<()> {
-        Ok(self.collector.finish_rows(context.gate, lock, rows)?)
+        let session = context.session.index;
+        Ok(self.collector.finish_rows(context.gate, lock, session, rows)?)
     }
 
     fn before_detach(&mut self, live: &[LiveThread]) {

@@ -37,6 +37,8 @@ pub enum VerdictKind {
     MissesTarget,
     /// The energies differ by less than the report shows.
     Same,
+    /// The tasks did no work.
+    NoWork,
     /// No policy meets the target, not even the fastest speed.
     NoneMeets,
     /// The type has no task to judge.
@@ -82,7 +84,7 @@ impl PaceVerdict {
         let ratio = ratio.map(ReportedInterval::from);
         let kind = match ratio {
             _ if !pace_meets => VerdictKind::MissesTarget,
-            None => VerdictKind::Same,
+            None => VerdictKind::NoWork,
             Some(ratio) if ratio.is_about_one() => VerdictKind::Same,
             Some(ReportedInterval { high, .. }) if high < 1.0 => VerdictKind::Less,
             Some(ReportedInterval { low, .. }) if low > 1.0 => VerdictKind::More,
@@ -114,6 +116,9 @@ impl PaceVerdict {
                 format!("The difference from {other}, is not clear: {}.", self.difference(1.0))
             }
             VerdictKind::Same => format!("Pace needs as much energy as {other}."),
+            VerdictKind::NoWork => {
+                "The tasks in the second half did no work, so there is no verdict.".into()
+            }
             VerdictKind::NoneMeets => {
                 "No policy meets the target, not even the fastest speed.".into()
             }
@@ -167,6 +172,17 @@ mod tests {
         assert_eq!(kind(0.9, 10, 2, 0.5), VerdictKind::MissesTarget);
         assert_eq!(kind(0.95, 10, 0, 0.5), VerdictKind::NoneMeets);
         assert_eq!(kind(0.9, 9, 1, 0.5), VerdictKind::NotTrained);
+        let idle_row = |policy| PolicyRow {
+            policy,
+            modelled_energy_j: 0.0,
+            of_fastest: None,
+            missed: 0,
+            missed_share: ReportedInterval::of_share(0, 10),
+            overlapped: 0,
+        };
+        let idle = [idle_row(PolicyName::Pace), idle_row(PolicyName::Fastest)];
+        let idle = PaceVerdict::of(0.9, 10, &idle, |_| vec![0.0; 10]);
+        assert_eq!(idle.kind, VerdictKind::NoWork);
         let none = PaceVerdict::of(0.9, 10, &[], |_| Vec::new());
         assert_eq!(none.kind, VerdictKind::NotJudged);
     }

@@ -27,7 +27,7 @@ pub fn laid_out(text: &str, columns: Option<usize>) -> String {
 /// A line that lists losses; empty if there are none.
 pub fn losses(losses: &BTreeMap<String, u64>) -> String {
     let losses: Vec<_> =
-        losses.iter().map(|(reason, n)| format!("{} {reason}", count(*n))).collect();
+        losses.iter().map(|(reason, n)| format!("{reason}: {}", count(*n))).collect();
     if losses.is_empty() { String::new() } else { format!("LOSSES: {}\n", losses.join(", ")) }
 }
 

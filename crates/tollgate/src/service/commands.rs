@@ -265,7 +265,14 @@ fn sentence(thread: &ExplainedThread) -> String {
         }
         _ => format!("for {ago}{by}"),
     };
-    format!("{} {}: works for {}, {why}", thread.tid, thread.command, thread.service)
+    let (tid, command, service) = (thread.tid, &thread.command, &thread.service);
+    match &thread.removed {
+        Some(removed) => format!(
+            "{tid} {command}: works for {service}, because a new file has removed {removed}, which \
+            it worked for {why}"
+        ),
+        None => format!("{tid} {command}: works for {service}, {why}"),
+    }
 }
 
 pub fn assign(arguments: &AssignArguments) -> Result<ExitCode> {

@@ -459,7 +459,16 @@ impl TaskId {
             Some(_) if !process::is_alive(number) => {
                 anyhow!("{number} has ended and is a zombie")
             }
-            Some(_) => anyhow!("{number} is a kernel thread, or is hidden by the kernel"),
+            Some(_) if process::is_kernel_thread(number) => {
+                anyhow!("{number} is a kernel thread, which has no service")
+            }
+            Some(_) if number == std::process::id() => {
+                anyhow!("{number} is the daemon itself, which has no service")
+            }
+            Some(_) => anyhow!(
+                "{number} has no service: it is Tollgate's, in another container, or hidden by the \
+                kernel"
+            ),
         }
     }
 }

@@ -228,6 +228,10 @@ pub struct ExplainedThread {
     pub tid: u32,
     pub command: String,
     pub service: String,
+    /// The service of an earlier file that it had, if a new file has removed that one. `why`,
+    /// `rule` and `since_ns` are about this service then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub removed: Option<String>,
     /// Whether the thread works on behalf of the service, instead of belonging to it.
     #[serde(rename = "borrowed")]
     pub is_on_behalf: bool,

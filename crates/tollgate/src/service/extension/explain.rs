@@ -59,10 +59,13 @@ impl Services {
     }
 
     fn explained(&self, member: &Member) -> ExplainedThread {
+        let successor = self.registry.successor(member.service);
+        let name = |number| self.registry.get(number).name.clone();
         ExplainedThread {
             tid: member.pid,
             command: member.command.clone(),
-            service: self.registry.get(self.registry.successor(member.service)).name.clone(),
+            service: name(successor),
+            removed: (successor != member.service).then(|| name(member.service)),
             is_on_behalf: u32::from(member.binding) != wire::BINDING_OWN,
             why: why(member.why).into(),
             rule: self.rule(member.rule, member.ruleset),
