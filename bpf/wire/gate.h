@@ -218,9 +218,6 @@ struct session {
 	__u32 owner_tgid;
 	/* enum session_beginning */
 	__u32 beginning;
-	/* Another pass attaches the same tasks: those without room are counted then. */
-	__u32 attaches_again;
-	__u32 unused;
 	/*
 	 * Larger than the number of every session that existed when this one began. If a task
 	 * counts in two sessions with plugins of their own, it has the plugins of the later one.
@@ -234,7 +231,8 @@ struct session {
 	 */
 	__u64 foreign_continues;
 	__u32 foreign_continued;
-	__u32 unused;
+	/* Another pass attaches the same tasks: those without room are counted then. */
+	__u32 attaches_again;
 };
 
 enum row_state {
