@@ -104,15 +104,12 @@ static __always_inline void lens_reconcile_switch(struct thread_state *thread,
 						  struct task_struct *task, struct cpu_state *cpu,
 						  u64 now)
 {
-	u64 arrival = task->sched_info.last_arrival;
 	u64 switched_in, off;
 
-	if (thread->lens_switch.switched_in_ns)
-		cpu->clock_offset = thread->lens_switch.switched_in_ns - arrival;
-	thread->lens_switch.switched_in_ns = 0;
+	lens_sync_clock(thread, task, cpu);
 	if (likely(!thread->lens.is_off_cpu))
 		return;
-	switched_in = arrival + cpu->clock_offset;
+	switched_in = task->sched_info.last_arrival + cpu->clock_offset;
 	/*
 	 * The offset includes the delay of the gate's hook at the switch from which it was taken.
 	 */
@@ -159,12 +156,12 @@ static __always_inline void lens_sys_exit(struct crossing *at)
 	u64 now = at->now;
 	u32 call = thread->call, weight = 1, *entry = NULL;
 	u64 faults, wall;
+	u32 row = thread->row;
 	struct cell *cell;
 
 	if (unlikely(at->is_outer))
-		lens_add_current_life(thread->slot, ACCOUNT_OUTER);
-	cell = cell_of(thread, unlikely(at->is_outer) ? parent_row(thread->row) : thread->row, call,
-		       &entry);
+		row = lens_end_outer_call(thread->slot);
+	cell = likely(row) ? cell_of(thread, row, call, &entry) : NULL;
 	if (!cell) {
 		thread->lens.off_ns = 0;
 		thread->lens.is_off_cpu = 0;
@@ -264,15 +261,21 @@ static __always_inline void lens_task_exit(struct thread_state *thread, struct t
 	if (has(thread, LENS) && !thread->until_exec) {
 		if (thread->in_call)
 			lens_end_in_call(thread, task);
+		else if (lens_is_in_unseen_call(thread))
+			lens_add_current_life(thread->slot, ACCOUNT_UNFINISHED);
 		lens_add_current_life(thread->slot, ACCOUNT_LIFE);
 	}
 	lens_slow_drop_stack(thread);
 }
 
-/* A call ends that the thread was in when it began to count. */
+/*
+ * The first call of which the gate sees something ends. Either the thread was in it when it began
+ * to count, or seccomp or a tracer has rejected it.
+ */
 static __always_inline void lens_sys_exit_unseen(struct thread_state *thread)
 {
-	lens_add_current_life(thread->slot, ACCOUNT_UNFINISHED);
+	if (lens_life_of(thread)->began_in_call)
+		lens_add_current_life(thread->slot, ACCOUNT_UNFINISHED);
 }
 
 /* The thread is switched out, in a call or outside of calls. */
