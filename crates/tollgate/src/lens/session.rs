@@ -121,7 +121,7 @@ impl Extension for LensInSession {
         Ok(self.collector.finish_rows(context.gate, lock, rows)?)
     }
 
-    fn before_detach(&mut self, live: &[LiveThread]) {
+    fn at_detach(&mut self, live: &[LiveThread]) {
         let now = now_ns();
         self.collector.add_live(live);
         let counted = self.counted.start..now;
