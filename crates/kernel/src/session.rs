@@ -344,8 +344,7 @@ impl Gate {
                 let state = u32::from(thread.in_call);
                 let is_outer = state == wire::IN_OUTER_CALL
                     && !self.enclosing_sessions(u32::from(life.outer_row)).contains(&session);
-                let is_in_call =
-                    is_watched && matches!(state, wire::IN_CALL | wire::IN_OUTER_CALL);
+                let is_in_call = is_watched && matches!(state, wire::IN_CALL | wire::IN_OUTER_CALL);
                 let entered_ns = if is_outer { 0 } else { thread.lens.entered_ns };
                 let is_unseen = thread.generation == 0 && life.began_in_call != 0;
                 LiveThread {

@@ -178,9 +178,7 @@ mod tests {
         unseen.is_in_unseen_call = true;
         let mut outer = thread(Some((0, 0)), wire::thread_state::default(), 0);
         outer.is_in_outer_call = true;
-        for (thread, index) in
-            [(unseen, wire::ACCOUNT_UNFINISHED), (outer, wire::ACCOUNT_OUTER)]
-        {
+        for (thread, index) in [(unseen, wire::ACCOUNT_UNFINISHED), (outer, wire::ACCOUNT_OUTER)] {
             let all = parts(&thread, &USAGE, 2000);
             assert_eq!(all[0].1.blocked_ns, 0);
             assert_eq!((all[1].0, all[1].1.wall_ns), (index, 1000));
