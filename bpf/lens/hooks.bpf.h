@@ -159,14 +159,14 @@ static __always_inline void lens_sys_exit(struct crossing *at)
 	u32 row = thread->row;
 	struct cell *cell;
 
-	if (unlikely(at->is_outer))
+	if (unlikely(at->is_outer)) {
 		row = lens_end_outer_call(thread->slot);
-	cell = likely(row) ? cell_of(thread, row, call, &entry) : NULL;
-	if (!cell) {
-		thread->lens.off_ns = 0;
-		thread->lens.is_off_cpu = 0;
-		return;
+		if (!row)
+			goto uncounted;
 	}
+	cell = cell_of(thread, row, call, &entry);
+	if (!cell)
+		goto uncounted;
 	cell->count += 1;
 	count_error(cell, at);
 	faults = (u32)task->min_flt - thread->lens.minor_faults;
@@ -187,6 +187,11 @@ static __always_inline void lens_sys_exit(struct crossing *at)
 	if (has(thread, LENS_SAMPLE) && entry)
 		weight = lens_update_sampling(thread, cell, entry, wall);
 	lens_add_time(at, cell, wall, weight);
+	return;
+
+uncounted:
+	thread->lens.off_ns = 0;
+	thread->lens.is_off_cpu = 0;
 }
 
 /*

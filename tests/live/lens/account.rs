@@ -125,11 +125,17 @@ mod alone {
     /// No tick of the scheduler and no switch need come in such a short life.
     #[test]
     fn short_life_has_time_on_cpu() {
-        for _ in 0..5 {
+        let stolen = stolen_ns();
+        let (mut lifetime_ns, mut unaccounted_ns) = (0, 0);
+        for _ in 0..10 {
             let account =
                 whole_account_of(&Job::run("", words("true")).finish().success().report());
             assert!(account.cpu_ns > 0, "{account:?}");
+            lifetime_ns += account.lifetime_ns;
+            unaccounted_ns += account.unaccounted_ns;
         }
+        let allowed = lifetime_ns / 4 + stolen_ns() - stolen;
+        assert!(unaccounted_ns <= allowed, "{unaccounted_ns} of {lifetime_ns} ns");
     }
 
     /// Since Linux 6.18, the scheduler notes which threads are throttled.
