@@ -370,7 +370,8 @@ pub fn exists(process: u32) -> bool {
 }
 
 /// The fields of /proc/PID/stat, from the state on. If the process does not exist, the first field
-/// is empty. Times and page faults are those of the whole process, also if PID is a thread's number.
+/// is empty. Times and page faults are those of the whole process, also if PID is the number of a
+/// thread.
 fn stat(process: u32) -> Vec<String> {
     fields_of_stat(&format!("/proc/{process}/stat"))
 }
