@@ -65,17 +65,17 @@ static __always_inline void call_sys_exit_unseen(struct thread_state *thread)
 
 /* From now on, the thread counts in its row. */
 static __always_inline void call_begin_to_count(struct thread_state *thread,
-						struct task_struct *task, bool is_current)
+						struct task_struct *task)
 {
 	if (config.enabled & LENS)
-		lens_begin_life(thread, task, is_current);
+		lens_begin_life(thread, task, has(thread, GUARD) && guard_is_held(thread));
 }
 
 /* The thread is about to count in another row. It is not the current one. */
 static __always_inline void call_leave_row(struct thread_state *thread, struct task_struct *task)
 {
 	if (has(thread, LENS) && !thread->until_exec)
-		lens_add_life(thread, task, ACCOUNT_LIFE, false);
+		lens_leave_row(thread, task);
 }
 
 static __always_inline void call_switch_out(struct switching *at)

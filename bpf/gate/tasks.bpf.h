@@ -128,7 +128,7 @@ static __always_inline void gate_thread(struct task_struct *task, u32 session_in
 	thread->session = session_index;
 	thread->until_exec = until_exec;
 	apply_session(thread, session_index, session, parent, identity);
-	call_begin_to_count(thread, task, false);
+	call_begin_to_count(thread, task);
 	if (is_forked)
 		call_fork(thread, parent);
 	else
@@ -362,19 +362,15 @@ static __always_inline void attach_task(struct task_struct *task, u32 index,
 	}
 	if (is_free) {
 		row_add_thread(row);
-	} else {
-		call_leave_row(thread, task);
-		if (thread->in_call == IN_CALL && has(thread, LENS))
-			thread->in_call = IN_OUTER_CALL;
-	}
-	call_begin_to_count(thread, task, false);
-	if (is_free) {
 		thread->generation = 0;
 		thread->in_call = 0;
 		thread->lens.is_off_cpu = 0;
 		thread->lens.off_ns = 0;
 		lens_cold_of(thread)->waits_since_ns = 0;
+	} else {
+		call_leave_row(thread, task);
 	}
+	call_begin_to_count(thread, task);
 	thread->visible_pid = visible_pid(task, session->pid_level);
 	if (is_free)
 		thread->row = row;
@@ -392,7 +388,7 @@ static __always_inline void begin_account(struct task_struct *task)
 	struct session *session = slot ? session_at(thread_at(slot)->session) : NULL;
 
 	if (session && session->beginning == SESSION_BEGINS)
-		call_begin_to_count(thread_at(slot), task, false);
+		call_begin_to_count(thread_at(slot), task);
 }
 
 /* Whether the current process, which is at this depth of PID namespaces, owns the session. */

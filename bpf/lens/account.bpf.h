@@ -9,23 +9,25 @@
 #define TOLLGATE_LENS_ACCOUNT_BPF_H
 
 #include "gate/events.bpf.h"
+#include "gate/rows.bpf.h"
 #include "lens/cells.bpf.h"
 #include "lens/state.bpf.h"
 
 /* include/linux/sched.h; not in BTF */
 #define STATE_INTERRUPTIBLE 0x1
 #define STATE_TRACED 0x8
+/*
+ * include/linux/sched.h: threads that the kernel has added to a process, for io_uring and vhost.
+ * They make no calls. Before Linux 6.4, PF_USER_WORKER is not used.
+ */
+#define PF_IO_WORKER 0x00000010
+#define PF_USER_WORKER 0x00004000
 /* include/linux/sched/jobctl.h, JOBCTL_TRAP_FREEZE: the control group of the task is frozen. */
 #define JOBCTL_TRAP_FREEZE (1UL << 23)
 /* include/linux/sched/prio.h: below it are the priorities of real-time tasks. */
 #define MAX_RT_PRIO 100
-
-/*
- * A preempted thread that is off the processor for this much longer than it has waited for one was
- * throttled. The difference of the clocks is below a microsecond, and the kernel throttles for
- * milliseconds at a time (v6.18 kernel/sched/fair.c, sched_cfs_bandwidth_slice: 5 ms).
- */
-#define THROTTLED_NS 100000
+/* include/uapi/asm-generic/errno.h */
+#define ENOSYS 38
 
 struct lens_life lens_lives[THREADS] SEC(".bss.lens_lives");
 
@@ -35,32 +37,109 @@ static __always_inline struct lens_life *lens_life_of(struct thread_state *threa
 }
 
 /*
- * The processor time of a task until `now`. The kernel updates its counter at switches and ticks.
- * For the current task, the time since its latest switch in is added to the counter's value then,
- * which only the fair scheduler keeps.
+ * Whether a task that is not in user space is in a call or is about to begin one. The kernel sets
+ * the result of a call to ENOSYS before it begins, and the call's number to -1 outside of calls
+ * (v6.18 arch/x86/entry/entry_64.S).
  */
-static __always_inline u64 lens_processor_ns(struct task_struct *task, bool is_current, u64 now)
+static __always_inline bool lens_has_call(struct task_struct *task)
 {
-	s64 offset = this_cpu()->clock_offset;
-	u64 arrival = task->sched_info.last_arrival + offset;
+	struct pt_regs *regs = (void *)bpf_task_pt_regs(task);
 
-	if (!is_current || !offset || task->prio < MAX_RT_PRIO || arrival > now)
-		return task->se.sum_exec_runtime;
-	return task->se.prev_sum_exec_runtime + now - arrival;
+	return (s32)regs->orig_ax >= 0 && (s32)regs->ax == -ENOSYS;
 }
 
-/* The thread counts from now on. */
-static __always_inline void lens_begin_life(struct thread_state *thread, struct task_struct *task,
-					    bool is_current)
+/* In a call that the gate has seen neither begin nor end. */
+static __always_inline bool lens_is_in_unseen_call(struct thread_state *thread)
+{
+	return !thread->generation && lens_life_of(thread)->began_in_call;
+}
+
+/*
+ * Compares the time of the thread's latest switch in, by the gate's clock, with that by the
+ * scheduler's. `cpu`: the processor to which that was a switch.
+ */
+static __always_inline void lens_sync_clock(struct thread_state *thread, struct task_struct *task,
+					    struct cpu_state *cpu)
+{
+	if (thread->lens_switch.switched_in_ns)
+		cpu->clock_offset =
+			thread->lens_switch.switched_in_ns - task->sched_info.last_arrival;
+	thread->lens_switch.switched_in_ns = 0;
+}
+
+/*
+ * The processor time of a task until `now`. The kernel updates its counter at switches and ticks.
+ * For a task that runs, the time since its latest switch in is added to the counter's value then,
+ * which only the fair scheduler keeps. Returns false if that time is not known: the gate has not
+ * seen a switch on the task's processor yet.
+ */
+static __always_inline bool lens_processor_ns(struct task_struct *task, u64 now, u64 *ns)
+{
+	s64 offset = cpus[task->thread_info.cpu & (CPUS - 1)].clock_offset;
+	u64 arrival = task->sched_info.last_arrival + offset;
+
+	*ns = task->se.sum_exec_runtime;
+	if (!task->on_cpu || task->prio < MAX_RT_PRIO)
+		return true;
+	if (offset && arrival <= now)
+		*ns = task->se.prev_sum_exec_runtime + now - arrival;
+	return offset;
+}
+
+/* What a thread that is off the processor outside of a call waits for. `state`: as in switching. */
+static __always_inline u32 lens_part_of_wait(struct task_struct *task, u32 state, bool is_held)
+{
+	if (!state) {
+		if (bpf_core_field_exists(task->throttled) && task->throttled)
+			return ACCOUNT_THROTTLED;
+		return ACCOUNT_READY;
+	}
+	if (state & (STATE_STOPPED | STATE_TRACED))
+		return is_held ? ACCOUNT_HELD : ACCOUNT_STOPPED;
+	if (state & STATE_INTERRUPTIBLE && task->jobctl & JOBCTL_TRAP_FREEZE)
+		return ACCOUNT_STOPPED;
+	return ACCOUNT_ASLEEP;
+}
+
+static __always_inline void lens_begin_to_wait(struct lens_life *life, struct task_struct *task,
+					       u32 part, u64 now)
+{
+	life->left_ns = now;
+	life->left_delay_ns = task->sched_info.run_delay;
+	life->left_runs = task->sched_info.pcount;
+	life->left_part = part;
+}
+
+/*
+ * The thread counts from now on. It may run, or be in a wait that began before. It is in a call
+ * that was not seen if it is new, too, because it returns from fork then.
+ */
+static __noinline int lens_begin_life(struct thread_state *thread, struct task_struct *task,
+				      bool is_held)
 {
 	struct lens_life *life = lens_life_of(thread);
+	u64 now, processor;
 
-	life->began_ns = bpf_ktime_get_ns();
-	life->processor_ns = lens_processor_ns(task, is_current, life->began_ns);
-	life->off_ns = 0;
+	if (task == bpf_get_current_task_btf())
+		lens_sync_clock(thread, task, this_cpu());
+	now = bpf_ktime_get_ns();
+	life->began_ns = 0;
+	life->left_ns = 0;
+	life->began_in_call = 0;
+	if (task->flags & (PF_IO_WORKER | PF_USER_WORKER))
+		return 0;
+	lens_processor_ns(task, now, &processor);
+	life->processor_ns = processor;
+	life->off_ns = thread->lens.is_off_cpu ? thread->lens_switch.switched_out_ns - now : 0;
 	life->minor_faults = task->min_flt;
 	life->major_faults = task->maj_flt;
-	life->left_ns = 0;
+	life->began_in_call = !thread->in_call && !thread->generation &&
+			      (lens_has_call(task) || !task->sched_info.last_arrival);
+	life->began_ns = now;
+	if (!task->on_cpu && !thread->in_call && !life->began_in_call)
+		lens_begin_to_wait(life, task, lens_part_of_wait(task, task->__state, is_held),
+				   now);
+	return 0;
 }
 
 static __always_inline struct cell *lens_part_cell(struct thread_state *thread, u32 part)
@@ -70,75 +149,150 @@ static __always_inline struct cell *lens_part_cell(struct thread_state *thread, 
 	return cell_for(thread, part, &entry);
 }
 
-/* Adds a thread's time from the beginning of its life until now to a part of its account. */
-static __always_inline void lens_add_life(struct thread_state *thread, struct task_struct *task,
-					  u32 part, bool is_current)
+/*
+ * Adds a thread's time from the beginning of its life until `now` to a part of its account.
+ * `ended`: 1 if the life ends, 0 otherwise.
+ */
+static __noinline int lens_add_life(struct thread_state *thread, struct task_struct *task, u32 part,
+				    u64 now, u32 ended)
 {
 	struct lens_life *life = lens_life_of(thread);
-	u64 now = bpf_ktime_get_ns(), wall = now - life->began_ns, known;
+	u64 wall = now - life->began_ns, known = life->off_ns, processor;
 	struct cell *cell;
 
 	if (!life->began_ns)
-		return;
+		return 0;
 	cell = lens_part_cell(thread, part);
 	if (!cell)
-		return;
-	cell->count += 1;
+		return 0;
+	cell->count += ended;
 	cell->wall_ns += wall;
 	cell->minor_faults += (u32)task->min_flt - life->minor_faults;
 	cell->major_faults += (u32)task->maj_flt - life->major_faults;
-	known = lens_processor_ns(task, is_current, now) - life->processor_ns + life->off_ns;
-	if (known >= wall)
-		return;
+	if (!lens_processor_ns(task, now, &processor))
+		return 0;
+	known += processor - life->processor_ns;
+	if (!task->on_cpu) {
+		if (thread->lens.is_off_cpu)
+			known += now - thread->lens_switch.switched_out_ns;
+		else if (life->left_ns)
+			known += now - life->left_ns;
+	}
+	if ((s64)(wall - known) <= 0)
+		return 0;
 	/* Of a call that was not seen from its beginning, the sleeps were not seen either. */
 	if (part == ACCOUNT_LIFE)
 		cell->blocked_ns += wall - known;
 	else
 		life->off_ns += wall - known;
-}
-
-/* The same for the current thread. This is a global function, so that it is verified once. */
-__noinline int lens_add_current_life(u32 slot, u32 part)
-{
-	if (!(config.enabled & LENS))
-		return 0;
-	lens_add_life(thread_at(slot), bpf_get_current_task_btf(), part, true);
 	return 0;
 }
 
-/* What a thread that is switched out outside of a call waits for. */
-static __always_inline u32 lens_part_of_wait(struct switching *at)
+/*
+ * The row that counts a call in IN_OUTER_CALL. If the session of that row has ended, the call
+ * counts in the next outer row. 0: there is none.
+ */
+static __always_inline u32 lens_outer_row(struct thread_state *thread)
 {
-	if (!at->state)
-		return ACCOUNT_THROTTLED;
-	if (at->state & (STATE_STOPPED | STATE_TRACED))
-		return at->is_held ? ACCOUNT_HELD : ACCOUNT_STOPPED;
-	if (at->state & STATE_INTERRUPTIBLE && at->task->jobctl & JOBCTL_TRAP_FREEZE)
-		return ACCOUNT_STOPPED;
-	return ACCOUNT_FAULTS;
+	u32 outer = lens_life_of(thread)->outer_row, row = thread->row, i;
+
+	for (i = 0; i < NESTED_SESSIONS && row; i++) {
+		if (row == outer)
+			return outer;
+		row = parent_row(row);
+	}
+	return parent_row(thread->row);
+}
+
+/* Adds the time of a call of an outer row, since the thread began to count in its own row. */
+static __always_inline u32 lens_add_outer_call(struct thread_state *thread,
+					       struct task_struct *task, u64 now)
+{
+	u32 row = lens_outer_row(thread), *entry = NULL;
+	struct lens_life *life = lens_life_of(thread);
+	struct cell *cell;
+
+	lens_add_life(thread, task, ACCOUNT_OUTER, now, 0);
+	cell = row && life->began_ns ? cell_of(thread, row, ACCOUNT_REPEATED, &entry) : NULL;
+	if (cell)
+		cell->wall_ns += now - life->began_ns;
+	return row;
+}
+
+/*
+ * The current thread ends a call of an outer row. Returns that row; 0: there is none any more. This
+ * is a global function, so that it is verified once, as is the next one.
+ */
+__noinline int lens_end_outer_call(u32 slot)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct thread_state *thread = thread_at(slot);
+
+	if (!(config.enabled & LENS))
+		return 0;
+	lens_sync_clock(thread, task, this_cpu());
+	return lens_add_outer_call(thread, task, bpf_ktime_get_ns());
+}
+
+/* Adds the current thread's time from the beginning of its life to a part of its account. */
+__noinline int lens_add_current_life(u32 slot, u32 part)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct thread_state *thread = thread_at(slot);
+
+	if (!(config.enabled & LENS))
+		return 0;
+	lens_sync_clock(thread, task, this_cpu());
+	lens_add_life(thread, task, part, bpf_ktime_get_ns(), part == ACCOUNT_LIFE);
+	return 0;
 }
 
 static __always_inline void lens_leave_outside(struct switching *at)
 {
 	struct lens_life *life = lens_life_of(at->thread);
 
-	life->left_ns = switch_ns(at);
-	life->left_delay_ns = at->task->sched_info.run_delay;
-	life->left_part = lens_part_of_wait(at);
+	/* Of a call that was not seen, the whole time is added when it ends. */
+	if (!life->began_ns || lens_is_in_unseen_call(at->thread))
+		return;
+	lens_begin_to_wait(life, at->task, lens_part_of_wait(at->task, at->state, at->is_held),
+			   switch_ns(at));
+}
+
+/*
+ * Adds a wait outside of calls. `waited`: the increase of the scheduler's counter of waits for a
+ * processor. That includes the time in which a thread is throttled, so how long a thread has waited
+ * after its limit was lifted is not known.
+ */
+static __always_inline void lens_add_outside(struct thread_state *thread, struct lens_life *life,
+					     u64 off, u64 waited)
+{
+	u32 part = life->left_part;
+	struct cell *cell = lens_part_cell(thread, part);
+
+	if (!cell)
+		return;
+	if (part == ACCOUNT_READY)
+		waited = off;
+	else if (part == ACCOUNT_THROTTLED)
+		waited = 0;
+	else if (waited > off)
+		waited = off;
+	cell->count += 1;
+	cell->wall_ns += off;
+	cell->runqueue_ns += waited;
+	cell->blocked_ns += off - waited;
 }
 
 static __always_inline void lens_return_outside(struct switching *at)
 {
 	struct lens_life *life = lens_life_of(at->thread);
-	u64 now, off, queued, waited;
-	struct cell *cell;
-	u32 part;
+	u64 now = switch_ns(at), left = life->left_ns, queued, waited;
 
-	if (!life->left_ns)
-		return;
-	now = switch_ns(at);
-	off = now - life->left_ns;
 	at->thread->lens_switch.switched_in_ns = now;
+	life->left_ns = 0;
+	/* The second case: it has run since, before the session began to see its switches. */
+	if (!left || life->left_runs != at->task->sched_info.pcount)
+		return;
 	/*
 	 * The kernel adds the time in the queue of this processor right after this event. After a
 	 * migration, it may count from the latest tick of the processor.
@@ -147,22 +301,31 @@ static __always_inline void lens_return_outside(struct switching *at)
 	queued = at->task->sched_info.last_queued + at->cpu->clock_offset;
 	if (at->task->sched_info.last_queued && queued < now)
 		waited += now - queued;
-	waited = waited < off ? waited : off;
-	life->left_ns = 0;
-	life->off_ns += off;
-	part = life->left_part;
-	if (part == ACCOUNT_THROTTLED &&
-	    (!at->cpu->clock_offset || off - waited < THROTTLED_NS)) {
-		part = ACCOUNT_READY;
-		waited = off;
+	life->off_ns += now - left;
+	lens_add_outside(at->thread, life, now - left, waited);
+}
+
+/*
+ * A session takes the thread over, which is not the current one: the account until now is that of
+ * the outer session alone. That session also has the cells of the new row.
+ */
+static __always_inline void lens_leave_row(struct thread_state *thread, struct task_struct *task)
+{
+	struct lens_life *life = lens_life_of(thread);
+	u64 now = bpf_ktime_get_ns();
+
+	if (life->left_ns && !task->on_cpu && life->left_runs == task->sched_info.pcount)
+		lens_add_outside(thread, life, now - life->left_ns,
+				 task->sched_info.run_delay - life->left_delay_ns);
+	if (lens_is_in_unseen_call(thread))
+		lens_add_life(thread, task, ACCOUNT_UNFINISHED, now, 0);
+	if (thread->in_call == IN_OUTER_CALL)
+		lens_add_outer_call(thread, task, now);
+	lens_add_life(thread, task, ACCOUNT_LIFE, now, 0);
+	if (thread->in_call == IN_CALL) {
+		life->outer_row = thread->row;
+		thread->in_call = IN_OUTER_CALL;
 	}
-	cell = lens_part_cell(at->thread, part);
-	if (!cell)
-		return;
-	cell->count += 1;
-	cell->wall_ns += off;
-	cell->runqueue_ns += waited;
-	cell->blocked_ns += off - waited;
 }
 
 #endif

@@ -105,15 +105,12 @@ static __always_inline void lens_reconcile_switch(struct thread_state *thread,
 						  struct task_struct *task, struct cpu_state *cpu,
 						  u64 now)
 {
-	u64 arrival = task->sched_info.last_arrival;
 	u64 switched_in, off;
 
-	if (thread->lens_switch.switched_in_ns)
-		cpu->clock_offset = thread->lens_switch.switched_in_ns - arrival;
-	thread->lens_switch.switched_in_ns = 0;
+	lens_sync_clock(thread, task, cpu);
 	if (likely(!thread->lens.is_off_cpu))
 		return;
-	switched_in = arrival + cpu->clock_offset;
+	switched_in = task->sched_info.last_arrival + cpu->clock_offset;
 	/*
 	 * The offset includes the delay of the gate's hook at the switch from which it was taken.
 	 */
@@ -166,17 +163,17 @@ static __always_inline void lens_sys_exit(struct crossing *at)
 	u64 now = at->now;
 	u32 call = thread->call, weight = 1, *entry = NULL;
 	u64 faults, wall;
+	u32 row = thread->row;
 	struct cell *cell;
 
-	if (unlikely(at->is_outer))
-		lens_add_current_life(thread->slot, ACCOUNT_OUTER);
-	cell = cell_of(thread, unlikely(at->is_outer) ? parent_row(thread->row) : thread->row, call,
-		       &entry);
-	if (!cell) {
-		thread->lens.off_ns = 0;
-		thread->lens.is_off_cpu = 0;
-		return;
+	if (unlikely(at->is_outer)) {
+		row = lens_end_outer_call(thread->slot);
+		if (!row)
+			goto uncounted;
 	}
+	cell = cell_of(thread, row, call, &entry);
+	if (!cell)
+		goto uncounted;
 	cell->count += 1;
 	count_error(cell, at);
 	faults = (u32)task->min_flt - thread->lens.minor_faults;
@@ -197,6 +194,11 @@ static __always_inline void lens_sys_exit(struct crossing *at)
 	if (has(thread, LENS_SAMPLE) && entry && !in_band_is_on(thread))
 		weight = lens_update_sampling(thread, cell, entry, wall);
 	lens_add_time(at, cell, wall, weight, false);
+	return;
+
+uncounted:
+	thread->lens.off_ns = 0;
+	thread->lens.is_off_cpu = 0;
 }
 
 /*
@@ -271,6 +273,8 @@ static __always_inline void lens_task_exit(struct thread_state *thread, struct t
 	if (has(thread, LENS) && !thread->until_exec) {
 		if (thread->in_call)
 			lens_end_in_call(thread, task);
+		else if (lens_is_in_unseen_call(thread))
+			lens_add_current_life(thread->slot, ACCOUNT_UNFINISHED);
 		lens_add_current_life(thread->slot, ACCOUNT_LIFE);
 	}
 	lens_slow_drop_stack(thread);
@@ -282,10 +286,14 @@ static __always_inline void lens_exec(struct thread_state *thread)
 	thread->lens.in_band_process = 0;
 }
 
-/* A call ends that the thread was in when it began to count. */
+/*
+ * The first call of which the gate sees something ends. Either the thread was in it when it began
+ * to count, or seccomp or a tracer has rejected it.
+ */
 static __always_inline void lens_sys_exit_unseen(struct thread_state *thread)
 {
-	lens_add_current_life(thread->slot, ACCOUNT_UNFINISHED);
+	if (lens_life_of(thread)->began_in_call)
+		lens_add_current_life(thread->slot, ACCOUNT_UNFINISHED);
 }
 
 /* The thread is switched out, in a call or outside of calls. */

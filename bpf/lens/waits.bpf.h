@@ -10,16 +10,10 @@
 
 #include "gate/calls.bpf.h"
 #include "gate/events.bpf.h"
+#include "lens/account.bpf.h"
 #include "lens/state.bpf.h"
 
-/* include/uapi/asm-generic/errno.h */
-#define ENOSYS 38
-
-/*
- * Whether the thread, which is not in a call, is switched out before a call. The kernel sets the
- * result of a call to ENOSYS before it begins, and the call's number to -1 outside of calls
- * (v6.18 arch/x86/entry/entry_64.S).
- */
+/* Whether the thread, which is not in a call, is switched out before a call. */
 static __always_inline bool lens_begins_to_wait(struct switching *at)
 {
 	struct thread_state *thread = at->thread;
@@ -29,9 +23,9 @@ static __always_inline bool lens_begins_to_wait(struct switching *at)
 	if (!at->state || (at->state & STATE_STOPPED) || thread->until_exec ||
 	    thread->generation != config.generation)
 		return false;
-	regs = (void *)bpf_task_pt_regs(at->task);
-	if ((s32)regs->orig_ax < 0 || (s32)regs->ax != -ENOSYS)
+	if (!lens_has_call(at->task))
 		return false;
+	regs = (void *)bpf_task_pt_regs(at->task);
 	cold = lens_cold_of(thread);
 	cold->waits_since_ns = switch_ns(at);
 	cold->waits_for_call = call_index(at->task, regs->orig_ax);

@@ -113,9 +113,11 @@ struct pt_regs {
 
 struct thread_info {
 	u32 status;
+	u32 cpu;
 };
 
 struct sched_info {
+	unsigned long pcount;
 	unsigned long long run_delay;
 	unsigned long long last_arrival;
 	unsigned long long last_queued;
@@ -346,6 +348,8 @@ struct task_struct {
 	struct thread_info thread_info;
 	void *stack;
 	unsigned int flags;
+	int on_cpu;
+	bool throttled;
 	unsigned int ptrace;
 	int prio;
 	unsigned long jobctl;

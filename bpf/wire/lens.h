@@ -62,19 +62,24 @@ enum account_part {
 	/* Calls that are in no call's cell, because their beginning or their end was not seen. */
 	ACCOUNT_UNFINISHED,
 	/*
-	 * Calls that began in the parent row and are counted there. This part has their time since
+	 * Calls that began in an outer row and are counted there. This part has their time since
 	 * the thread began to count in its own row.
 	 */
 	ACCOUNT_OUTER,
+	/*
+	 * Of calls that are counted in this row: the time that rows below it have as ACCOUNT_OUTER.
+	 * It is subtracted, because the cells of those rows also count in the session of this one.
+	 */
+	ACCOUNT_REPEATED,
 	/* Ready to run outside of calls, but not on a processor. */
 	ACCOUNT_READY,
-	/* Sleeps outside of calls: page faults that wait for a file or for memory. */
-	ACCOUNT_FAULTS,
+	/* Other sleeps outside of calls: in page faults, and in the kernel's work after a call. */
+	ACCOUNT_ASLEEP,
 	/* By a signal, a tracer or the freezer of cgroup v2. */
 	ACCOUNT_STOPPED,
 	/* By the guard. */
 	ACCOUNT_HELD,
-	/* By a limit on the processor time of a control group, since v6.18. */
+	/* By a limit on the processor time of a control group, since Linux 6.18. */
 	ACCOUNT_THROTTLED,
 	CELL_INDICES,
 };
@@ -227,22 +232,31 @@ struct lens_cold {
 struct lens_life {
 	/* When it began to count; 0: it does not count. */
 	__u64 began_ns;
-	/* Its processor time and its page faults until then, and its time off processors since. */
+	/* Its processor time until then. */
 	__u64 processor_ns;
-	__u64 off_ns;
+	/*
+	 * Its time off processors since then. If it was off a processor already, this begins with
+	 * the time before, as a negative number: the whole wait is added when it ends.
+	 */
+	__s64 off_ns;
+	/* Its page faults until it began to count. */
 	__u32 minor_faults;
 	__u32 major_faults;
 	/*
 	 * When it was switched out outside of a call (0: it is not off a processor), its run_delay
-	 * at that time, and the part of the account to which the wait belongs.
+	 * at that time, and the number of its switches in (sched_info.pcount).
 	 */
 	__u64 left_ns;
 	__u64 left_delay_ns;
-	/* enum account_part */
-	__u32 left_part;
-	__u32 unused;
+	__u64 left_runs;
+	/* The part of the account to which that wait belongs: enum account_part. */
+	__u16 left_part;
+	/* In IN_OUTER_CALL: the row in which the call is counted. */
+	__u16 outer_row;
+	/* It began to count within a call whose beginning was not seen. */
+	__u8 began_in_call;
 	/* Pads to a whole cache line. */
-	__u64 unused_line;
+	__u8 unused[3];
 };
 
 /* Processes with in-band records, from 1 on: thread_state has 8 bits for the number. */

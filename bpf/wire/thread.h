@@ -17,7 +17,7 @@ enum call_state {
 	IN_CALL,
 	/* In a gate with plugins only, which does not compute the index of the call. */
 	IN_UNKNOWN_CALL,
-	/* In a call that began in the parent row of the thread's row, and counts there. */
+	/* In a call that began in an outer row (`lens_life.outer_row`), and counts there. */
 	IN_OUTER_CALL,
 };
 

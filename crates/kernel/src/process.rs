@@ -394,9 +394,19 @@ pub fn exists(process: u32) -> bool {
 }
 
 /// The fields of /proc/PID/stat, from the state on. If the process does not exist, the first field
-/// is empty.
+/// is empty. Times and page faults are those of the whole process, also if PID is the number of a
+/// thread.
 fn stat(process: u32) -> Vec<String> {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    fields_of_stat(&format!("/proc/{process}/stat"))
+}
+
+/// The same for one thread of a process.
+fn stat_of_thread(thread: u32) -> Vec<String> {
+    fields_of_stat(&format!("/proc/{thread}/task/{thread}/stat"))
+}
+
+fn fields_of_stat(path: &str) -> Vec<String> {
+    let stat = fs::read_to_string(path).unwrap_or_default();
     // The name, which comes before the state in parentheses, may contain spaces and parentheses.
     stat.rsplit(") ").next().unwrap_or_default().split(' ').map(str::to_owned).collect()
 }
@@ -407,6 +417,8 @@ pub(crate) struct ThreadUsage {
     pub processor_ns: u64,
     /// Its waits for a processor, without one that has not ended.
     pub run_delay_ns: u64,
+    /// How often it has got a processor.
+    pub runs: u64,
     pub minor_faults: u64,
     pub major_faults: u64,
 }
@@ -417,11 +429,12 @@ pub(crate) fn thread_usage(thread: u32) -> Option<ThreadUsage> {
     const FAULTS: (usize, usize) = (7, 9);
     let schedstat = fs::read_to_string(format!("/proc/{thread}/schedstat")).ok()?;
     let mut times = schedstat.split_whitespace().map(|number| number.parse().ok());
-    let stat = stat(thread);
+    let stat = stat_of_thread(thread);
     let field = |index: usize| stat.get(index)?.parse().ok();
     Some(ThreadUsage {
         processor_ns: times.next()??,
         run_delay_ns: times.next()??,
+        runs: times.next()??,
         minor_faults: field(FAULTS.0)?,
         major_faults: field(FAULTS.1)?,
     })
@@ -448,4 +461,36 @@ pub fn has_terminal(process: u32) -> bool {
 pub fn session_of(process: u32) -> Option<u32> {
     // SAFETY: takes and returns a number.
     unsafe { libc::getsid(process as i32) }.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::hint;
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn page_faults_of_a_thread_are_its_own() {
+        let (sender, numbers) = mpsc::channel();
+        let (end, wait) = mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            // SAFETY: takes nothing.
+            let tid = unsafe { libc::gettid() } as u32;
+            sender.send(tid).expect("it is received");
+            let _ = wait.recv();
+        });
+        let tid = numbers.recv().expect("it is sent");
+        // Writing to new memory causes faults of this thread. The parts are smaller than a huge
+        // page, but a fault may provide several pages.
+        const PARTS: usize = 200;
+        let memory: Vec<_> = (0..PARTS).map(|_| hint::black_box(vec![1_u8; 256 << 10])).collect();
+        // SAFETY: takes nothing.
+        let own = unsafe { libc::gettid() } as u32;
+        let faults = |tid| thread_usage(tid).expect("it lives").minor_faults;
+        let (of_other, of_own) = (faults(tid), faults(own));
+        assert!(of_other + PARTS as u64 / 2 < of_own, "{of_other} {of_own}");
+        drop((end, memory));
+        thread.join().expect("it ends");
+    }
 }

@@ -54,9 +54,13 @@ pub struct LiveThread {
     pub slot: u32,
     /// As this process's PID namespace numbers it.
     pub pid: u32,
-    /// A lens has seen the thread at the beginning or end of a call. Only then is `call` reliable.
-    /// Before that, it may be `None` although the thread is in a call.
-    pub has_crossed: bool,
+    /// A lens watches the thread, and has seen the beginning of its call. Otherwise, `call` may be
+    /// `None` although the thread is in a call.
+    pub is_call_known: bool,
+    /// The thread is in a call that does not count in this session, but in one around it.
+    pub(crate) is_in_outer_call: bool,
+    /// The thread was in a call when it began to count, and is still in it.
+    pub(crate) is_in_unseen_call: bool,
     /// The call index and the time of entry, if a lens watches the thread and the thread is in a
     /// call. The time is in nanoseconds of CLOCK_MONOTONIC, or 0 if the call is not timed.
     pub call: Option<(u32, u64)>,
@@ -384,28 +388,36 @@ impl Gate {
         !session_rows(self, session).is_disjoint(&in_use)
     }
 
-    /// The threads that belong to the session now and have not ended.
+    /// The threads that count in the session now and have not ended. They may belong to a session
+    /// that has taken them over.
     pub fn live_threads(&self, session: u32) -> Vec<LiveThread> {
         (1..self.threads.entries())
             .map(|slot| (slot, self.threads.read(slot)))
             .filter(|(_, thread)| {
-                thread.task != 0 && thread.mask != 0 && u32::from(thread.session) == session
+                thread.task != 0
+                    && thread.mask != 0
+                    && self.enclosing_sessions(u32::from(thread.row)).contains(&session)
             })
             .map(|(slot, thread)| {
                 // Without a lens, the gate may not note where a call ends.
                 let is_watched = thread.mask & wire::LENS != 0;
+                let life = self.lens_lives.read(slot);
                 let state = u32::from(thread.in_call);
-                let is_outer = state == wire::IN_OUTER_CALL;
-                let is_in_call = is_watched && (state == wire::IN_CALL || is_outer);
+                let is_outer = state == wire::IN_OUTER_CALL
+                    && !self.enclosing_sessions(u32::from(life.outer_row)).contains(&session);
+                let is_in_call = is_watched && matches!(state, wire::IN_CALL | wire::IN_OUTER_CALL);
                 let entered_ns = if is_outer { 0 } else { thread.lens.entered_ns };
+                let is_unseen = thread.generation == 0 && life.began_in_call != 0;
                 LiveThread {
                     slot,
                     pid: thread.visible_pid,
-                    has_crossed: is_watched && thread.generation != 0 && state != wire::BEFORE_CALL,
+                    is_call_known: is_watched && !is_unseen && state != wire::BEFORE_CALL,
+                    is_in_outer_call: is_outer,
+                    is_in_unseen_call: is_unseen,
                     call: is_in_call.then_some((u32::from(thread.call), entered_ns)),
                     row: u32::from(thread.row),
                     state: thread,
-                    life: self.lens_lives.read(slot),
+                    life,
                 }
             })
             .collect()
@@ -431,12 +443,15 @@ impl Gate {
             if is_its {
                 let (row, parent) = sessions.first().map_or((0, 0), |parent| (row, *parent));
                 // A call that began in the parent row is one of the thread's own row from now on.
-                let _ = atomic_field!(self.threads, slot, in_call).compare_exchange(
-                    wire::IN_OUTER_CALL as u8,
-                    wire::IN_CALL as u8,
-                    Ordering::SeqCst,
-                    Ordering::SeqCst,
-                );
+                let outer_row = u32::from(self.lens_lives.read(slot).outer_row);
+                if !self.outer_rows(row).skip(1).any(|outer| outer == outer_row) {
+                    let _ = atomic_field!(self.threads, slot, in_call).compare_exchange(
+                        wire::IN_OUTER_CALL as u8,
+                        wire::IN_CALL as u8,
+                        Ordering::SeqCst,
+                        Ordering::SeqCst,
+                    );
+                }
                 // The gate only reads these fields. The parent session reads the counts in the old
                 // and in the new row (see lens/counters.rs). A later session with the number of
                 // this one does not count the thread as its own.
@@ -467,10 +482,14 @@ impl Gate {
     /// The sessions that a row's threads count in: the row's own session, then the session from
     /// which that one took them over, and so on.
     pub(crate) fn enclosing_sessions(&self, row: u32) -> Vec<u32> {
-        let parent = |row: &u32| Some(self.rows.read(*row).parent);
-        let rows = successors(Some(row), parent).take_while(|row| *row != 0);
-        let sessions = rows.map(|row| self.rows.read(row).session);
+        let sessions = self.outer_rows(row).map(|row| self.rows.read(row).session);
         sessions.take_while(|session| self.sessions.read(*session).used != 0).collect()
+    }
+
+    /// A row, its parent row, and so on.
+    fn outer_rows(&self, row: u32) -> impl Iterator<Item = u32> {
+        let parent = |row: &u32| Some(self.rows.read(*row).parent);
+        successors(Some(row), parent).take_while(|row| *row != 0)
     }
 
     /// The mask of threads that count in `sessions`, the innermost first, once the session

@@ -178,6 +178,10 @@ pub trait Extension {
     /// detached. `live` are the threads of the session.
     fn before_detach(&mut self, _live: &[LiveThread]) {}
 
+    /// The same, but right before the tasks are detached, with the gate locked: until then, no
+    /// other session takes `live` over.
+    fn at_detach(&mut self, _live: &[LiveThread]) {}
+
     /// Sets the time from which on nothing counts. Called for a report.
     fn stop(&mut self, _ended_ns: u64) {}
 

@@ -379,8 +379,11 @@ impl SessionRunner {
         report
     }
 
-    fn detach_tasks(&self) -> Result<u64> {
-        Ok(self.gate.detach_tasks(&Lock::take()?, self.session.index))
+    fn detach_tasks(&mut self) -> Result<u64> {
+        let (lock, session) = (Lock::take()?, self.session.index);
+        let live = self.gate.live_threads(session);
+        self.extensions.iter_mut().for_each(|extension| extension.at_detach(&live));
+        Ok(self.gate.detach_tasks(&lock, session))
     }
 
     pub fn losses(&self) -> Result<Losses> {

@@ -57,7 +57,7 @@ pub struct ThreadAccount {
     pub calls_ns: u64,
     pub cpu_ns: u64,
     pub runqueue_ns: u64,
-    pub faults_ns: u64,
+    pub asleep_ns: u64,
     pub stopped_ns: u64,
     pub held_ns: u64,
     pub throttled_ns: u64,

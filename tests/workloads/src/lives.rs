@@ -1,9 +1,12 @@
-//! What a thread does outside of calls: it computes, waits for a processor, or has page faults.
+//! What a thread does outside of calls: it computes, waits for a processor, or has page faults. And
+//! a thread that makes none: that of the kernel which polls for requests of io_uring.
 
 use crate::arguments::{Arguments, HOUR_MS};
+use crate::clock::nap;
 use crate::failure::{Failure, Outcome, check, os_failure};
 use crate::output::print_line;
 use crate::reading::{MAX_CPUS, Siblings};
+use crate::signals::pause_forever;
 use std::fs::File;
 use std::hint;
 use std::os::fd::AsRawFd as _;
@@ -25,6 +28,13 @@ pub fn compute(mut arguments: Arguments) -> Outcome {
     arguments.end()?;
     compute_for(milliseconds);
     Ok(())
+}
+
+pub fn compute_then_sleep(mut arguments: Arguments) -> Outcome {
+    let milliseconds = arguments.number("MS", 0..=HOUR_MS)?;
+    arguments.end()?;
+    compute_for(milliseconds);
+    nap(milliseconds)
 }
 
 pub fn compute_beside(mut arguments: Arguments) -> Outcome {
@@ -63,6 +73,21 @@ fn touch_pages(file: &File, length: usize) -> Result<u64, Failure> {
     let pages = (0..length).step_by(PAGE);
     // SAFETY: within the mapping, which has not been removed.
     Ok(pages.map(|at| u64::from(unsafe { start.cast::<u8>().add(at).read_volatile() })).sum())
+}
+
+pub fn polled_ring(arguments: Arguments) -> Outcome {
+    /// struct io_uring_params: 30 numbers of 32 bits, of which the third has the flags.
+    /// IORING_SETUP_SQPOLL: include/uapi/linux/io_uring.h
+    const FLAGS: usize = 2;
+    const SQPOLL: u32 = 1 << 1;
+    const ENTRIES: u32 = 8;
+    arguments.end()?;
+    let mut parameters = [0_u32; 30];
+    parameters[FLAGS] = SQPOLL;
+    // SAFETY: valid parameters; the new descriptor belongs to this process.
+    let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, ENTRIES, parameters.as_mut_ptr()) };
+    check(ring as i32, "set up io_uring")?;
+    pause_forever()
 }
 
 fn major_faults() -> Result<u64, Failure> {

@@ -12,36 +12,27 @@ pub(super) fn live_parts(thread: &LiveThread) -> Vec<(u32, CallStats)> {
         return Vec::new();
     }
     let Some(usage) = process::thread_usage(thread.pid) else { return Vec::new() };
-    let mut parts = parts(thread, &usage, now_ns());
-    let call = if u32::from(thread.state.in_call) == wire::IN_OUTER_CALL {
-        Some(wire::ACCOUNT_OUTER)
-    } else if !thread.has_crossed && process::current_call(thread.pid).is_some() {
-        // A thread that has slept in one call since it was attached is known from /proc only.
-        Some(wire::ACCOUNT_UNFINISHED)
-    } else {
-        None
-    };
-    if let Some(part) = call {
-        // The sleeps of a call that was not seen from its beginning were not seen either.
-        parts[0].1.blocked_ns = 0;
-        parts.push((part, parts[0].1.clone()));
-    }
-    parts
+    parts(thread, &usage, now_ns())
 }
 
 fn parts(thread: &LiveThread, usage: &ThreadUsage, now_ns: u64) -> Vec<(u32, CallStats)> {
     let life = &thread.life;
     let (hot, switch) = (&thread.state.lens, &thread.state.lens_switch);
     let since = |ns: u64| if ns == 0 { 0 } else { now_ns.saturating_sub(ns) };
-    let off_outside = since(life.left_ns);
+    // A thread that has got a processor since then is not off it any more: that switch was not
+    // reported, or not yet.
+    let off_outside = if usage.runs == life.left_runs { since(life.left_ns) } else { 0 };
     let off_in_call = if hot.is_off_cpu == 0 { 0 } else { since(switch.switched_out_ns) };
     let wall = since(life.began_ns);
     let processor = usage.processor_ns.saturating_sub(life.processor_ns);
-    let known = processor + life.off_ns + off_outside + off_in_call;
+    // The time off processors may be negative by itself: see its type.
+    let off = (off_outside + off_in_call).saturating_add_signed(life.off_ns);
+    let is_unseen = thread.is_in_unseen_call || thread.is_in_outer_call;
     let whole = CallStats {
         count: 1,
         wall_ns: wall,
-        blocked_ns: wall.saturating_sub(known),
+        // The sleeps of a call that was not seen from its beginning were not seen either.
+        blocked_ns: if is_unseen { 0 } else { wall.saturating_sub(processor + off) },
         // The kernel's side counts with 32 bits.
         minor_faults: u64::from((usage.minor_faults as u32).wrapping_sub(life.minor_faults)),
         major_faults: u64::from((usage.major_faults as u32).wrapping_sub(life.major_faults)),
@@ -58,13 +49,22 @@ fn parts(thread: &LiveThread, usage: &ThreadUsage, now_ns: u64) -> Vec<(u32, Cal
     let mut parts = vec![(wire::ACCOUNT_LIFE, whole)];
     if off_outside > 0 {
         // The kernel adds a wait for a processor to its counter when it has ended.
-        let (index, runqueue) = match life.left_part {
-            wire::ACCOUNT_THROTTLED => (wire::ACCOUNT_READY, off_outside),
-            other => (other, waited_since(life.left_delay_ns)),
+        let index = u32::from(life.left_part);
+        let runqueue = match index {
+            wire::ACCOUNT_READY => off_outside,
+            wire::ACCOUNT_THROTTLED => 0,
+            _ => waited_since(life.left_delay_ns),
         };
         parts.push((index, part(off_outside, off_outside, runqueue)));
     }
-    if thread.call.is_some_and(|(_, entered_ns)| entered_ns != 0) {
+    if is_unseen {
+        let index =
+            if thread.is_in_outer_call { wire::ACCOUNT_OUTER } else { wire::ACCOUNT_UNFINISHED };
+        parts.push((index, part(wall, 0, 0)));
+    } else if u32::from(thread.state.in_call) == wire::BEFORE_CALL {
+        // A wait before a call is part of it.
+        parts.push((wire::ACCOUNT_UNFINISHED, part(off_in_call, off_in_call, 0)));
+    } else if thread.call.is_some_and(|(_, entered_ns)| entered_ns != 0) {
         let off = hot.off_ns + off_in_call;
         let call = part(since(hot.entered_ns), off, waited_since(switch.run_delay_first));
         parts.push((wire::ACCOUNT_UNFINISHED, call));
@@ -84,15 +84,27 @@ mod tests {
             minor_faults: u32::MAX,
             left_ns,
             left_delay_ns: 30,
-            left_part: wire::ACCOUNT_FAULTS,
+            left_runs: 7,
+            left_part: wire::ACCOUNT_ASLEEP as u16,
             ..Default::default()
         };
-        LiveThread { slot: 1, pid: 2, has_crossed: true, call, row: 3, state, life }
+        LiveThread {
+            slot: 1,
+            pid: 2,
+            is_call_known: true,
+            is_in_outer_call: false,
+            is_in_unseen_call: false,
+            call,
+            row: 3,
+            state,
+            life,
+        }
     }
 
     const USAGE: ThreadUsage = ThreadUsage {
         processor_ns: 250,
         run_delay_ns: 110,
+        runs: 7,
         minor_faults: 1 << 32,
         major_faults: 2,
     };
@@ -119,15 +131,57 @@ mod tests {
         assert_eq!((*part, call.wall_ns), (wire::ACCOUNT_UNFINISHED, 800));
         assert_eq!((call.runqueue_ns, call.blocked_ns), (20, 380));
 
+        state.in_call = wire::BEFORE_CALL as u8;
+        let (part, wait) = &parts(&thread(None, state, 0), &USAGE, 2000)[1];
+        assert_eq!((*part, wait.wall_ns, wait.blocked_ns), (wire::ACCOUNT_UNFINISHED, 100, 100));
+
         let mut ready = thread(None, wire::thread_state::default(), 1500);
-        ready.life.left_part = wire::ACCOUNT_THROTTLED;
+        ready.life.left_part = wire::ACCOUNT_READY as u16;
         let (part, wait) = &parts(&ready, &USAGE, 2000)[1];
         assert_eq!((*part, wait.runqueue_ns, wait.blocked_ns), (wire::ACCOUNT_READY, 500, 0));
+
+        ready.life.left_part = wire::ACCOUNT_THROTTLED as u16;
+        let (part, wait) = &parts(&ready, &USAGE, 2000)[1];
+        assert_eq!((*part, wait.runqueue_ns, wait.blocked_ns), (wire::ACCOUNT_THROTTLED, 0, 500));
 
         let all = parts(&thread(None, wire::thread_state::default(), 1500), &USAGE, 2000);
         assert_eq!(all[0].1.blocked_ns, 0);
         let (part, wait) = &all[1];
-        assert_eq!((*part, wait.wall_ns), (wire::ACCOUNT_FAULTS, 500));
+        assert_eq!((*part, wait.wall_ns), (wire::ACCOUNT_ASLEEP, 500));
         assert_eq!((wait.runqueue_ns, wait.blocked_ns), (80, 420));
+    }
+
+    #[test]
+    fn wait_from_before_counts_from_the_beginning_of_the_life() {
+        let mut state = wire::thread_state::default();
+        state.lens.is_off_cpu = 1;
+        state.lens_switch.switched_out_ns = 400;
+        let mut outer = thread(Some((0, 0)), state, 0);
+        outer.life.off_ns = 400 - 1000;
+        // Of 1000 ns, it was asleep for 500 and on a processor for 200.
+        let mut returned = thread(None, wire::thread_state::default(), 0);
+        returned.life.off_ns = 500;
+        assert_eq!(parts(&returned, &USAGE, 2000)[0].1.blocked_ns, 300);
+        assert_eq!(parts(&outer, &USAGE, 2000)[0].1.blocked_ns, 0);
+    }
+
+    #[test]
+    fn wait_that_is_over_does_not_count_on() {
+        let mut running = thread(None, wire::thread_state::default(), 1500);
+        running.life.left_runs = 6;
+        assert_eq!(parts(&running, &USAGE, 2000).len(), 1);
+    }
+
+    #[test]
+    fn call_from_before_has_the_whole_life() {
+        let mut unseen = thread(None, wire::thread_state::default(), 0);
+        unseen.is_in_unseen_call = true;
+        let mut outer = thread(Some((0, 0)), wire::thread_state::default(), 0);
+        outer.is_in_outer_call = true;
+        for (thread, index) in [(unseen, wire::ACCOUNT_UNFINISHED), (outer, wire::ACCOUNT_OUTER)] {
+            let all = parts(&thread, &USAGE, 2000);
+            assert_eq!(all[0].1.blocked_ns, 0);
+            assert_eq!((all[1].0, all[1].1.wall_ns), (index, 1000));
+        }
     }
 }

@@ -15,29 +15,39 @@ pub fn account(row: &RowStats, calls: &[Call]) -> Option<ThreadAccount> {
     let of_calls = |of: fn(&Call) -> u64| calls.iter().map(of).sum::<u64>();
     let outside_calls = [
         wire::ACCOUNT_READY,
-        wire::ACCOUNT_FAULTS,
+        wire::ACCOUNT_ASLEEP,
         wire::ACCOUNT_STOPPED,
         wire::ACCOUNT_HELD,
         wire::ACCOUNT_THROTTLED,
     ];
     let blocked = |part: u32| sum(&[part], |stats| stats.blocked_ns);
-    let unfinished = [wire::ACCOUNT_UNFINISHED, wire::ACCOUNT_OUTER];
+    let wall = |parts: &[u32]| sum(parts, |stats| stats.wall_ns);
+    let in_calls = (of_calls(|call| call.wall_ns)
+        + wall(&[wire::ACCOUNT_UNFINISHED, wire::ACCOUNT_OUTER]))
+    .saturating_sub(wall(&[wire::ACCOUNT_REPEATED]));
+    // What is left of the lifetime after the parts so far. Time that is unaccounted may also be in
+    // a call, and times of calls may be estimates, but the parts must not exceed the lifetime.
+    let mut left = life.wall_ns;
+    let mut take = |ns: u64| {
+        let taken = ns.min(left);
+        left -= taken;
+        taken
+    };
     let mut account = ThreadAccount {
         threads: life.count,
         lifetime_ns: life.wall_ns,
-        calls_ns: of_calls(|call| call.wall_ns) + sum(&unfinished, |stats| stats.wall_ns),
+        calls_ns: take(in_calls),
         cpu_ns: 0,
-        runqueue_ns: sum(&outside_calls, |stats| stats.runqueue_ns),
-        faults_ns: blocked(wire::ACCOUNT_FAULTS),
-        stopped_ns: blocked(wire::ACCOUNT_STOPPED),
-        held_ns: blocked(wire::ACCOUNT_HELD),
-        throttled_ns: blocked(wire::ACCOUNT_THROTTLED),
-        unaccounted_ns: life.blocked_ns,
+        runqueue_ns: take(sum(&outside_calls, |stats| stats.runqueue_ns)),
+        asleep_ns: take(blocked(wire::ACCOUNT_ASLEEP)),
+        stopped_ns: take(blocked(wire::ACCOUNT_STOPPED)),
+        held_ns: take(blocked(wire::ACCOUNT_HELD)),
+        throttled_ns: take(blocked(wire::ACCOUNT_THROTTLED)),
+        unaccounted_ns: take(life.blocked_ns),
         minor_faults: life.minor_faults.saturating_sub(of_calls(|call| call.minor_faults)),
         major_faults: life.major_faults.saturating_sub(of_calls(|call| call.major_faults)),
     };
-    let known: u64 = account.parts().iter().map(|(_, ns)| ns).sum();
-    account.cpu_ns = account.lifetime_ns.saturating_sub(known);
+    account.cpu_ns = left;
     Some(account)
 }
 
@@ -48,7 +58,7 @@ impl ThreadAccount {
             ("in calls", self.calls_ns),
             ("on CPU outside of calls", self.cpu_ns),
             ("waiting for a CPU there", self.runqueue_ns),
-            ("in page faults there", self.faults_ns),
+            ("asleep outside of calls", self.asleep_ns),
             ("stopped", self.stopped_ns),
             ("held by the guard", self.held_ns),
             ("throttled by a limit", self.throttled_ns),
@@ -74,7 +84,7 @@ mod tests {
         let mut row = RowStats::default();
         row.parts.insert(wire::ACCOUNT_LIFE, stats(1000, 70, 0, 30));
         row.parts.insert(wire::ACCOUNT_UNFINISHED, stats(100, 80, 10, 0));
-        row.parts.insert(wire::ACCOUNT_FAULTS, stats(160, 150, 10, 0));
+        row.parts.insert(wire::ACCOUNT_ASLEEP, stats(160, 150, 10, 0));
         row.parts.insert(wire::ACCOUNT_READY, stats(40, 0, 40, 0));
         let call = Call { wall_ns: 300, minor_faults: 10, ..Call::default() };
         let account = account(&row, &[call]).unwrap();
@@ -85,11 +95,36 @@ mod tests {
             // What is left of the lifetime.
             cpu_ns: 330,
             runqueue_ns: 50,
-            faults_ns: 150,
+            asleep_ns: 150,
             unaccounted_ns: 70,
             minor_faults: 20,
             ..ThreadAccount::default()
         };
         assert_eq!(account, expected);
+    }
+
+    #[test]
+    fn parts_never_exceed_lives() {
+        let times = |wall_ns, blocked_ns| CallStats { wall_ns, blocked_ns, ..CallStats::default() };
+        let mut row = RowStats::default();
+        row.parts.insert(wire::ACCOUNT_LIFE, times(1000, 900));
+        row.parts.insert(wire::ACCOUNT_ASLEEP, times(300, 300));
+        let call = |wall_ns| Call { wall_ns, ..Call::default() };
+        for (call_ns, unaccounted_ns, cpu_ns) in [(500, 200, 0), (2000, 0, 0)] {
+            let account = account(&row, &[call(call_ns)]).unwrap();
+            assert_eq!((account.unaccounted_ns, account.cpu_ns), (unaccounted_ns, cpu_ns));
+            assert_eq!(account.parts().iter().map(|(_, ns)| ns).sum::<u64>(), 1000);
+        }
+    }
+
+    #[test]
+    fn call_that_an_inner_session_also_has_counts_once() {
+        let wall = |wall_ns| CallStats { wall_ns, ..CallStats::default() };
+        let mut row = RowStats::default();
+        row.parts.insert(wire::ACCOUNT_LIFE, wall(1000));
+        row.parts.insert(wire::ACCOUNT_OUTER, wall(300));
+        row.parts.insert(wire::ACCOUNT_REPEATED, wall(300));
+        let account = account(&row, &[Call { wall_ns: 500, ..Call::default() }]).unwrap();
+        assert_eq!((account.calls_ns, account.cpu_ns), (500, 500));
     }
 }

@@ -88,8 +88,8 @@ pub struct ThreadAccount {
     pub cpu_ns: u64,
     /// Ready to run, outside of calls.
     pub runqueue_ns: u64,
-    /// Asleep in page faults outside of calls.
-    pub faults_ns: u64,
+    /// Asleep outside of calls: in page faults, and in what the kernel does after a call.
+    pub asleep_ns: u64,
     /// Stopped by a signal, a tracer or the freezer of cgroup v2.
     pub stopped_ns: u64,
     /// Held by the guard.

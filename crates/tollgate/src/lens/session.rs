@@ -126,8 +126,7 @@ impl Extension for LensInSession {
         Ok(self.collector.finish_rows(context.gate, lock, session, rows)?)
     }
 
-    fn before_detach(&mut self, live: &[LiveThread]) {
-        self.in_band = None;
+    fn at_detach(&mut self, live: &[LiveThread]) {
         let now = now_ns();
         self.collector.add_live(live);
         let counted = self.counted.start..now;
@@ -179,13 +178,12 @@ impl Extension for LensInSession {
     }
 }
 
-/// The call that a thread is in. /proc is read for a thread that has not crossed the boundary since
-/// it was attached.
+/// The call that a thread is in. /proc is read for a call whose beginning the gate has not seen.
 fn in_progress(thread: &LiveThread, counted: &Range<u64>) -> Option<InProgress> {
     let tid = thread.pid;
     let (slot, entered) = match thread.call {
         Some(call) => call,
-        None if thread.has_crossed => return None,
+        None if thread.is_call_known => return None,
         None => (process::current_call(tid)?, 0),
     };
     let (abi, name) = call_name(slot);
