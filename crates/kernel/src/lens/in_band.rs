@@ -317,7 +317,13 @@ impl KernelSide for InBandKernelSide {
             return Ok(());
         }
         let owners = owners(gate)?;
-        let is_left = |owner: u32| !gate.is_open(owner);
+        // The parent of a killed Tollgate may wait long before it asks for its status.
+        let is_left = |owner: u32| {
+            let session = gate.sessions.read(owner);
+            session.used == 0
+                || process::is_own_pid_namespace(session.owner_namespace)
+                    && !process::is_alive(session.owner_pid)
+        };
         let has_left = |number: u32| {
             let owner = owners.read(number).session;
             owner != 0 && is_left(owner)
