@@ -190,6 +190,10 @@ fn help(command: Vec<OsString>) -> Result<ExitCode> {
 /// Parses the command line.
 pub fn parse() -> Result<Cli, clap::Error> {
     Cli::try_parse().map_err(|error| {
+        // Help, which is an error as well, names the variables.
+        if !error.use_stderr() {
+            return error;
+        }
         // The usage in a message shows the options that are given, and not those by which
         // environment variables are read. Without the variables, there may be no error.
         let mut command = Cli::command();
