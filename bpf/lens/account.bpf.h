@@ -55,8 +55,8 @@ static __always_inline bool lens_is_in_unseen_call(struct thread_state *thread)
 }
 
 /*
- * Compares the time of the thread's latest switch in, by the gate's clock, with that by the
- * scheduler's. `cpu`: the processor to which that was a switch.
+ * Sets how far the gate's clock is ahead of the scheduler's, by the thread's latest switch in.
+ * `cpu`: the processor on which it was switched in.
  */
 static __always_inline void lens_sync_clock(struct thread_state *thread, struct task_struct *task,
 					    struct cpu_state *cpu)
@@ -101,7 +101,7 @@ static __always_inline u32 lens_part_of_wait(struct task_struct *task, u32 state
 	return ACCOUNT_ASLEEP;
 }
 
-static __always_inline void lens_begin_to_wait(struct lens_life *life, struct task_struct *task,
+static __always_inline void lens_begin_outside(struct lens_life *life, struct task_struct *task,
 					       u32 part, u64 now)
 {
 	life->left_ns = now;
@@ -111,8 +111,8 @@ static __always_inline void lens_begin_to_wait(struct lens_life *life, struct ta
 }
 
 /*
- * The thread counts from now on. It may run, or be in a wait that began before. It is in a call
- * that was not seen if it is new, too, because it returns from fork then.
+ * The thread counts from now on. It may run, or be in a wait that began before. A new thread is in
+ * an unseen call as well: it has yet to return from fork.
  */
 static __noinline int lens_begin_life(struct thread_state *thread, struct task_struct *task,
 				      bool is_held)
@@ -137,7 +137,7 @@ static __noinline int lens_begin_life(struct thread_state *thread, struct task_s
 			      (lens_has_call(task) || !task->sched_info.last_arrival);
 	life->began_ns = now;
 	if (!task->on_cpu && !thread->in_call && !life->began_in_call)
-		lens_begin_to_wait(life, task, lens_part_of_wait(task, task->__state, is_held),
+		lens_begin_outside(life, task, lens_part_of_wait(task, task->__state, is_held),
 				   now);
 	return 0;
 }
@@ -254,7 +254,7 @@ static __always_inline void lens_leave_outside(struct switching *at)
 	/* Of a call that was not seen, the whole time is added when it ends. */
 	if (!life->began_ns || lens_is_in_unseen_call(at->thread))
 		return;
-	lens_begin_to_wait(life, at->task, lens_part_of_wait(at->task, at->state, at->is_held),
+	lens_begin_outside(life, at->task, lens_part_of_wait(at->task, at->state, at->is_held),
 			   switch_ns(at));
 }
 

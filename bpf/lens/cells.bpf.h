@@ -14,7 +14,7 @@ PERCPU_MAP(lens_cells, 1, struct cell);
 
 FREE_LIST(lens_free_cells, CELLS_MAX);
 
-/* Free cells for base rows only. The cells from index unreserved_cells on are reserved for them. */
+/* Free cells for common rows only. The cells from unreserved_cells on are reserved for them. */
 FREE_LIST(lens_free_reserved_cells, CELLS_MAX);
 
 struct cell_table cell_index[ROWS] SEC(".bss.cell_index");

@@ -107,7 +107,7 @@ struct gate_config {
 	__u64 sched_text_start;
 	__u64 sched_text_end;
 	__u32 cells;
-	/* Cells below this number are for any row, the others for sessions' base rows only. */
+	/* Cells below this number are for any row, the others for common rows only. */
 	__u32 unreserved_cells;
 	/* The histogram's buckets for the smallest values. */
 	__u8 small_buckets[SMALL_VALUES];

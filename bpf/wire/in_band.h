@@ -40,7 +40,7 @@ struct in_band_call {
 	__u64 waiting_ns;
 	__u32 minor_faults;
 	__u32 major_faults;
-	/* The number of the call in its ABI; 575: a higher one. */
+	/* The number of the call in its ABI; 575 stands for all from 575 on. */
 	__u16 number;
 	/* 0: x86-64, 1: i386, 2: x32 */
 	__u8 abi;

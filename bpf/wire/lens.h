@@ -277,7 +277,7 @@ struct in_band_site_key {
 };
 
 /*
- * CELLS_FULL: so few cells are left that calls count in their session's base row instead of their
+ * CELLS_FULL: so few cells are left that calls count in their sessions' common row, not in their
  * own row.
  */
 #define LENS_LOSSES(X)                                                                             \

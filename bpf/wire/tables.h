@@ -17,9 +17,9 @@ enum abi {
 };
 
 #define SESSIONS 64
-/* 6.8 MiB of cell tables. Further tasks share their session's base row, which counts as a loss. */
+/* 6.8 MiB of cell tables. Further tasks share a common row, which counts as a loss. */
 #define ROWS 1024
-/* The last rows are the sessions' base rows, one each; only the rows before them are allocated. */
+/* The last rows are base rows and other common rows; only the rows before them are allocated. */
 #define ALLOCATABLE_ROWS (ROWS - SESSIONS)
 /* 4 MiB of states. Threads beyond this number are a loss. */
 #define THREADS 16384

@@ -28,7 +28,7 @@ pub struct HookSpec {
     pub programs: Vec<HookProgram>,
     /// How the return value of a handler is used.
     pub return_policy: ReturnPolicy,
-    /// Fields that the events have and no handler can read, and why.
+    /// Fields that some or all of the events have and this handler cannot read, and why.
     pub unreadable: Vec<(String, String)>,
     /// Builtin functions that the hook does not support, and why.
     pub unavailable: Option<(&'static [Builtin], &'static str)>,

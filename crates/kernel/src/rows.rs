@@ -64,11 +64,11 @@ impl Gate {
     /// parent rows.
     pub(crate) fn free_rows(&self, rows: &BTreeSet<u32>) {
         let mut freed = BTreeSet::new();
-        let mut has_counting = false;
+        let mut has_threads = false;
         for row in rows {
-            has_counting |= self.reparent_children(*row, self.parent_of(*row).unwrap_or(0));
+            has_threads |= self.reparent_children(*row, self.parent_of(*row).unwrap_or(0));
         }
-        if has_counting {
+        if has_threads {
             // A thread that is ending may still have to leave the parent rows that it had before.
             cpus::wait_for_all();
         }
@@ -107,25 +107,25 @@ impl Gate {
     }
 
     /// Gives the rows below a row another parent row, because the row itself is about to go.
-    /// Returns whether threads count in such a row.
+    /// Returns whether threads still count in one of them.
     fn reparent_children(&self, row: u32, parent: u32) -> bool {
         let is_over = self.rows.read(row).threads <= 0;
-        let mut has_counting = false;
+        let mut has_threads = false;
         for index in 1..self.rows.entries() {
             let child = self.rows.read(index);
             if child.parent != row {
                 continue;
             }
-            // No thread of the new parent row looks for it.
+            // The key names the old parent row, so no thread finds the row by it any more.
             self.forget_key(index, &child);
             atomic_field!(self.rows, index, parent).store(parent, Ordering::SeqCst);
-            has_counting |= child.threads > 0;
+            has_threads |= child.threads > 0;
             // The gate does not report the end of a command's row.
             if is_over && index < wire::ALLOCATABLE_ROWS && is_ended(&child) {
                 atomic_field!(self.rows, index, state).store(wire::ROW_DONE, Ordering::SeqCst);
             }
         }
-        has_counting
+        has_threads
     }
 
     /// Removes the entry by which tasks find a row that they share.

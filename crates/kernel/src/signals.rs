@@ -81,7 +81,7 @@ extern "C" fn forward(
         return;
     }
     let command = COMMAND.load(Ordering::SeqCst);
-    // The kernel sends SIGPIPE and SIGXFSZ for a write of Tollgate in the name of Tollgate.
+    // For a failed write, the kernel sends SIGPIPE and SIGXFSZ with Tollgate itself as the sender.
     let concerns_command = !by_itself && (!by_kernel || PASSED_ON_FROM_KERNEL.contains(&signal));
     if concerns_command && command != 0 {
         // SAFETY: async-signal-safe. The command is not yet waited for, so the number is its own.

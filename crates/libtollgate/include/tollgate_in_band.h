@@ -47,7 +47,7 @@ struct tollgate_call {
 	/* Page faults without and with input. */
 	uint32_t minor_faults;
 	uint32_t major_faults;
-	/* The number of the call in its ABI (0: x86-64, 1: i386, 2: x32). */
+	/* In its ABI (0: x86-64, 1: i386, 2: x32); 575 stands for all numbers from 575 on. */
 	uint16_t number;
 	uint8_t abi;
 	/* 1: seccomp or a tracer rejected it. It has no times unless it waited for that. */
@@ -69,7 +69,8 @@ struct tollgate_records {
 
 /*
  * Returns the records of the calling thread, or NULL if it has none; tollgate_error() returns the
- * reason. The thread's first call asks Tollgate for them, which takes some hundred microseconds.
+ * reason. The thread's first call requests them from Tollgate, which takes some hundred
+ * microseconds.
  * After a fork, the child has to call this itself: what it has inherited is empty. The records stay
  * readable until the process ends or executes another program, but do not advance any more once the
  * thread or Tollgate has ended.
@@ -77,16 +78,10 @@ struct tollgate_records {
 const struct tollgate_records *tollgate_records(void);
 
 /*
- * Asks Tollgate again, for a thread whose records do not advance any more: another Tollgate may
- * follow the process now.
- */
-const struct tollgate_records *tollgate_records_again(void);
-
-/*
  * Writes the NUL-terminated name of the kernel function in which a call has slept to `name`, which
  * has room for `size` bytes. Returns the length of the name without the NUL, or a negative errno.
- * It asks Tollgate, which takes some hundred microseconds. The number of a site has the same
- * meaning in all threads of the process, as long as it runs.
+ * It sends a request to Tollgate, which takes some hundred microseconds. The number of a site has
+ * the same meaning in all threads of the process, as long as it runs.
  */
 int tollgate_site_name(uint32_t site, char *name, size_t size);
 

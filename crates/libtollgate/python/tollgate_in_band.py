@@ -6,7 +6,7 @@
     data = os.pread(fd, 65536, 0)
     call = thread.latest(before)
     if call is not None and call.blocked_ns > 1_000_000:
-        print("blocked in", tollgate_in_band.site_name(call.sleeps[0].site))
+        print("blocked for", call.blocked_ns, "ns")
 
 It works in a command of `tollgate run --in-band -- COMMAND`. This module is one file, which needs
 nothing else.
@@ -25,6 +25,8 @@ _PAGE = 4096
 _ENTRIES = 257
 _CALLS = 16
 _SLEEPS = 5
+# The offset of the records in a thread's entry.
+_CALLS_OFFSET = 512
 # crates/tollgate/src/lens/in_band_server.rs
 _RECORDS_OF_THREAD, _NAME_OF_SITE = 1, 2
 # include/linux/kallsyms.h, KSYM_NAME_LEN
@@ -119,7 +121,7 @@ class Thread:
 
     def call(self, number):
         """A copy of the record with this number; None: it does not exist any more, or not yet."""
-        start = self._start + 512 + (number - 1) % _CALLS * ctypes.sizeof(Call)
+        start = self._start + _CALLS_OFFSET + (number - 1) % _CALLS * ctypes.sizeof(Call)
         copy = Call.from_buffer_copy(self._memory, start)
         # The oldest record may be being overwritten.
         return copy if 0 <= self.sequence - number < _CALLS - 1 and number > 0 else None
@@ -132,8 +134,8 @@ class Thread:
 
 
 def site_name(site):
-    """The kernel function in which a call slept. It asks Tollgate, which takes some hundred
-    microseconds; the number of a site keeps its meaning as long as the process runs."""
+    """The kernel function in which a call slept. It sends a request to Tollgate, which takes some
+    hundred microseconds; the number of a site keeps its meaning as long as the process runs."""
     with _request(_NAME_OF_SITE, site) as connection:
         reply = b""
         while len(reply) < 4 + _NAME_LEN and (part := connection.recv(4 + _NAME_LEN)):

@@ -8,7 +8,7 @@ use std::{ptr, slice};
 
 use libc::pid_t;
 
-use crate::in_band::{self, ThreadRecords};
+use crate::in_band;
 use crate::pace::{Task, TaskType};
 use crate::{Error, Plugin, TaskRef, assign, service_of};
 
@@ -253,28 +253,16 @@ pub extern "C" fn tollgate_pace_set_deadline(task: u64, nanoseconds: u64) {
     Task::from_id(task).set_deadline(Duration::from_nanos(nanoseconds));
 }
 
-/// The page of records, or NULL after [`record_error`].
-fn page_of(records: impl FnOnce() -> Result<ThreadRecords, Error> + UnwindSafe) -> *const c_void {
-    let mut page = ptr::null();
-    let to = AssertUnwindSafe(&mut page);
-    to_errno(move || {
-        let AssertUnwindSafe(page) = { to };
-        *page = records()?.page();
-        Ok(0)
-    });
-    page
-}
-
-/// `include/tollgate_in_band.h` describes this function and those below.
+/// Returns NULL on failure. `include/tollgate_in_band.h` describes this function and the next one.
 #[unsafe(no_mangle)]
 pub extern "C" fn tollgate_records() -> *const c_void {
-    page_of(in_band::thread)
-}
-
-/// Asks for the records again.
-#[unsafe(no_mangle)]
-pub extern "C" fn tollgate_records_again() -> *const c_void {
-    page_of(in_band::reopen)
+    let mut page = ptr::null();
+    // Unwind safety: `page` is set last, so it is still NULL after a panic.
+    to_errno(AssertUnwindSafe(|| {
+        page = in_band::thread()?.page();
+        Ok(0)
+    }));
+    page
 }
 
 /// # Safety

@@ -97,7 +97,7 @@ struct ThreadPage {
 
 const _: () = assert!(size_of::<ThreadPage>() == PAGE && size_of::<Call>() == 192);
 
-/// The memory of this process; NULL before the first thread has asked for it.
+/// The memory of this process; NULL before the first thread has requested it.
 static MEMORY: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 /// Held while the memory is being mapped, and during a fork, so that no child gets the memory or
 /// its descriptor.
@@ -146,21 +146,11 @@ extern "C" fn in_child() {
     FORK_LOCK.unlock();
 }
 
-/// The records of the calling thread. Asks Tollgate for them at the thread's first call, which
+/// The records of the calling thread. The thread's first call requests them from Tollgate, which
 /// takes some hundred microseconds.
 pub fn thread() -> Result<ThreadRecords, Error> {
     let own = OWN.try_with(Cell::get).unwrap_or_default();
     if own.is_null() { open() } else { Ok(ThreadRecords(own)) }
-}
-
-/// Asks Tollgate again, for a thread whose records do not advance any more: another Tollgate may
-/// follow the process now.
-pub fn reopen() -> Result<ThreadRecords, Error> {
-    FORK_LOCK.lock();
-    // Pointers to the old memory stay valid, so it is not unmapped.
-    MEMORY.store(ptr::null_mut(), Ordering::Relaxed);
-    FORK_LOCK.unlock();
-    open()
 }
 
 fn open() -> Result<ThreadRecords, Error> {
@@ -170,7 +160,7 @@ fn open() -> Result<ThreadRecords, Error> {
         unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
     });
     FORK_LOCK.lock();
-    let opened = ask();
+    let opened = request_entry();
     FORK_LOCK.unlock();
     let page = opened?;
     let _ = OWN.try_with(|own| own.set(page));
@@ -212,8 +202,8 @@ impl Connection {
     }
 }
 
-/// Asks Tollgate for the entry of this thread, and maps the memory if this process has not done so.
-fn ask() -> Result<*const ThreadPage, Error> {
+/// Requests the entry of this thread, and maps the memory if this process has not done so.
+fn request_entry() -> Result<*const ThreadPage, Error> {
     // SAFETY: takes no arguments and cannot fail.
     let mut connection = Connection::open(RECORDS_OF_THREAD, unsafe { libc::gettid() as u32 })?;
     let received = receive(&mut connection.stream);
@@ -320,7 +310,7 @@ impl ThreadRecords {
         // SAFETY: as above; any bytes are a valid record.
         let call = unsafe { (&raw const (*self.0).calls[index]).read_volatile() };
         fence(Ordering::Acquire);
-        // The oldest record may be being overwritten.
+        // The gate may be overwriting the oldest record.
         let newer = self.sequence().checked_sub(number)?;
         (newer < CALLS as u64 - 1).then_some(call)
     }
@@ -333,8 +323,8 @@ impl ThreadRecords {
     }
 }
 
-/// The kernel function in which a call slept. Asks Tollgate, which takes some hundred microseconds;
-/// the name of a site does not change while the process runs.
+/// The kernel function in which a call slept. This is a request to Tollgate, which takes some
+/// hundred microseconds; the name of a site does not change while the process runs.
 pub fn site_name(site: u32) -> Result<String, Error> {
     let mut connection = Connection::open(NAME_OF_SITE, site)?;
     let mut name = String::new();

@@ -178,8 +178,8 @@ pub trait Extension {
     /// detached. `live` are the threads of the session.
     fn before_detach(&mut self, _live: &[LiveThread]) {}
 
-    /// The same, but right before the tasks are detached, with the gate locked: until then, no
-    /// other session takes `live` over.
+    /// Reads what other sessions could change. Called after [`Self::save`], with the gate locked
+    /// until the tasks are detached, so that no other session takes `live` over.
     fn at_detach(&mut self, _live: &[LiveThread]) {}
 
     /// Sets the time from which on nothing counts. Called for a report.

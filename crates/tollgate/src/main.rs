@@ -46,7 +46,7 @@ use std::thread;
 
 /// Enough for everything that Tollgate does: what Linux gives the first thread by default.
 const STACK_BYTES: usize = 8 << 20;
-/// With a smaller limit, the work needs a stack of its own. Half of it is enough in practice.
+/// With a smaller limit, the work gets a stack of its own. Tollgate was seen to need half of this.
 const MIN_STACK_BYTES: u64 = 1 << 20;
 
 fn main() -> ExitCode {

@@ -354,7 +354,7 @@ impl SessionRunner {
             }
             Ok(())
         });
-        // A session that ends now hands its losses over, and has them for a moment as well.
+        // A session that is ending hands its losses over. Without the lock, they could count twice.
         let locked = Lock::take().map_err(Error::from).and_then(|_lock| self.losses());
         let losses = locked.unwrap_or_else(|error| {
             failures.push(error);

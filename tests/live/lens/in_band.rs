@@ -83,7 +83,7 @@ fn records_end_with_their_session() {
 }
 
 #[test]
-fn program_without_tollgate_is_told_so() {
+fn program_without_tollgate_gets_an_error() {
     let ran = Job::of(workload("in-band-records")).finish();
     assert_eq!(ran.status, 1);
     assert!(ran.err.contains("TOLLGATE_IN_BAND is not set"), "{}", ran.err);

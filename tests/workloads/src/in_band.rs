@@ -277,7 +277,8 @@ pub fn isolation(mut arguments: Arguments) -> Outcome {
     let Some(descriptor) = descriptor else {
         return Err(failed(format!("no memory was given: {errno}")));
     };
-    let (page, shared) = (4096, libc::MAP_SHARED);
+    // bpf/wire/in_band.h: IN_BAND_PAGE and IN_BAND_ENTRIES
+    let (page, entries, shared) = (4096, 257, libc::MAP_SHARED);
     let write = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: new mappings of a descriptor.
     let (writable, readable) = unsafe {
@@ -295,17 +296,24 @@ pub fn isolation(mut arguments: Arguments) -> Outcome {
     }
     // SAFETY: beyond the memory.
     let beyond = unsafe {
-        libc::mmap(ptr::null_mut(), page, libc::PROT_READ, shared, descriptor, 257 * page as i64)
+        libc::mmap(
+            ptr::null_mut(),
+            page,
+            libc::PROT_READ,
+            shared,
+            descriptor,
+            entries * page as i64,
+        )
     };
     if beyond != libc::MAP_FAILED {
-        return Err(failed("there is memory beyond the own one"));
+        return Err(failed("there is memory beyond the process's own"));
     }
     if update(descriptor) {
         return Err(failed("bpf(2) changes the memory"));
     }
     let (errno, descriptor) = request(other)?;
     if descriptor.is_some() || errno != libc::ESRCH {
-        return Err(failed(format!("another process's thread got an answer: {errno}")));
+        return Err(failed(format!("a thread of another process got a reply: {errno}")));
     }
     print_line("ok")
 }

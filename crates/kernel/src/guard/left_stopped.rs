@@ -94,7 +94,8 @@ impl Holds<'_> {
     ) {
         let selected = || candidates.values().filter(|candidate| is_selected(candidate));
         let mut stopped: Vec<_> = selected().filter(|candidate| candidate.is_stopped()).collect();
-        // A parent that waits for a parent is continued after it.
+        // A child that is a parent itself has to be continued first, so this repeats until none is
+        // left.
         loop {
             let before = stopped.len();
             stopped.retain(|candidate| !self.continue_candidate(candidate, candidates));

@@ -57,7 +57,7 @@ impl Collector {
         // reports the row's end again.
         let is_finished = |row: &u32| gate.is_row_finished(session, *row);
         let rows: BTreeSet<_> = rows.iter().copied().filter(is_finished).collect();
-        // Nothing counts in the rows below them either. From now on, these have other parent rows.
+        // Nothing counts in the rows below them either. Freeing these gives those other parents.
         let all = &gate.rows_below(&rows) | &rows;
         self.read_sites(gate, &all)?;
         for row in &all {

@@ -242,7 +242,7 @@ fn remove(
 }
 
 /// Removes the processes of sessions. The caller has the lock.
-fn remove_of(
+fn remove_of_sessions(
     gate: &Gate,
     owners: &MappedArray<wire::in_band_owner>,
     is_removed: impl Fn(u32) -> bool,
@@ -308,7 +308,7 @@ impl KernelSide for InBandKernelSide {
             return;
         }
         if let Ok(owners) = owners(gate) {
-            remove_of(gate, &owners, |owner| owner == session);
+            remove_of_sessions(gate, &owners, |owner| owner == session);
         }
     }
 
@@ -331,7 +331,7 @@ impl KernelSide for InBandKernelSide {
         if (1..wire::IN_BAND_PROCESSES).any(has_left)
             && let Some(_lock) = Lock::try_take()?
         {
-            remove_of(gate, &owners, is_left);
+            remove_of_sessions(gate, &owners, is_left);
         }
         Ok(())
     }

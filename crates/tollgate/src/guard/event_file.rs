@@ -23,8 +23,8 @@ pub struct EventFile {
     ends_in_line: bool,
     /// Events that were not written.
     lost: u64,
-    /// As many of them were lost since one was last written.
-    lost_in_row: usize,
+    /// Events that were lost since one was last written.
+    lost_since_written: usize,
 }
 
 impl EventFile {
@@ -37,14 +37,14 @@ impl EventFile {
             let cannot_write = || format!("cannot write events to {}", shown_path(path));
             Sink::File(file.with_context(cannot_write)?)
         };
-        Ok(Self { sink, ends_in_line: false, lost: 0, lost_in_row: 0 })
+        Ok(Self { sink, ends_in_line: false, lost: 0, lost_since_written: 0 })
     }
 
     /// Appends a line, which has no newline at its end.
     pub fn append(&mut self, text: &str) {
         match self.try_append(text) {
             Ok(()) => {
-                let lost = std::mem::take(&mut self.lost_in_row);
+                let lost = std::mem::take(&mut self.lost_since_written);
                 if lost > 0 {
                     log_message(&format!(
                         "the file of events is written again; {} not in it",
@@ -56,14 +56,14 @@ impl EventFile {
                 }
             }
             Err(error) => {
-                if self.lost_in_row == 0 {
+                if self.lost_since_written == 0 {
                     log_message(&format!(
                         "cannot write to the file of events: {error:#}; events are missing in it \
                         until it can be written"
                     ));
                 }
                 self.lost += 1;
-                self.lost_in_row += 1;
+                self.lost_since_written += 1;
             }
         }
     }
@@ -128,7 +128,7 @@ mod tests {
         let path = folder.path().join("events");
         events.sink = Sink::File(File::create(&path).expect("a file"));
         events.append("{}");
-        assert_eq!((events.lost(), events.lost_in_row), (2, 0));
+        assert_eq!((events.lost(), events.lost_since_written), (2, 0));
         assert_eq!(std::fs::read_to_string(path).expect("the file"), "{}\n");
     }
 

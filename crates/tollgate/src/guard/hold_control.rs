@@ -30,7 +30,8 @@ const REPORTED_HOLD_NS: u64 = 1_000_000_000;
 /// that it holds.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// So many SIGCONTs by others are printed. A single one is no sign of a sender that does not stop.
+/// After this many SIGCONTs by others, a message is printed. A single one shows no persistent
+/// sender.
 const REPORTED_CONTINUES: u64 = 20;
 
 /// When a released process is checked: by then, the stops that were on their way have taken effect.

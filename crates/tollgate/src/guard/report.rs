@@ -359,7 +359,7 @@ fn guard_text(out: &mut String, guard: &GuardReport, layout: &TextOptions) {
 pub fn continues_text(foreign_continues: u64) -> Option<String> {
     (foreign_continues > 0).then(|| {
         let times = number_of(foreign_continues as usize, "time");
-        format!("others continued held processes {times}, which may make some calls each time")
+        format!("others continued held processes {times}; each time, these may make some calls")
     })
 }
 

@@ -25,7 +25,7 @@ pub const ARMS: [ExtensionArm; 4] = [
     },
     ExtensionArm {
         name: "lens-in-band",
-        description: "lens with in-band records, for which the benchmark does not ask",
+        description: "lens with in-band records, which the benchmark does not request",
         setup: || lens(wire::LENS | wire::LENS_SITES | wire::LENS_IN_BAND),
     },
 ];

@@ -94,7 +94,7 @@ fn serve(listener: &UnixListener, stopped: i32, table: &Arc<Mutex<InBandTable>>)
         let (table, open) = (Arc::clone(table), Arc::clone(&connections));
         open.fetch_add(1, Ordering::SeqCst);
         let reply = move || {
-            // A process that does not get a reply has none, and its library says so.
+            // If the reply cannot be sent, the library in the process reports the error.
             let _ = reply(&stream, &table);
             open.fetch_sub(1, Ordering::SeqCst);
         };
@@ -104,7 +104,7 @@ fn serve(listener: &UnixListener, stopped: i32, table: &Arc<Mutex<InBandTable>>)
     }
 }
 
-/// What a request asks for; its second word says of which one.
+/// The first word of a request. The second word is the number of the thread or of the site.
 const RECORDS_OF_THREAD: u32 = 1;
 const NAME_OF_SITE: u32 = 2;
 
