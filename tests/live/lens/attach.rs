@@ -282,7 +282,7 @@ fn by_comm_running_and_later() {
 #[test]
 fn comm_without_match() {
     let ran = Job::lens("--comm nobody-has-this --for 100ms").finish().success();
-    let ran = ran.says("no process matches yet; watching for later ones for 100ms");
+    let ran = ran.says("no process matches yet; watching for later ones for 100 ms");
     assert_eq!(
         ran.report().complete().notes,
         ["no process matched; Tollgate polled twice a second, and compared --comm with \
