@@ -115,8 +115,8 @@ fn check_sleep(records: ThreadRecords, part: &str, mut sleep: impl FnMut()) -> O
         let call = record_of(records, &mut sleep)?;
         let [slept] = call.sleeps() else { return expect(false, &call) };
         // It may have been preempted before it slept.
-        let is_short = slept.ns < NANOSECONDS_PER_MS || slept.ns > call.blocked_ns;
-        expect(!is_short && slept.count == 1, &call)?;
+        let is_right = (NANOSECONDS_PER_MS..call.wall_ns).contains(&slept.ns);
+        expect(is_right && slept.count == 1, &call)?;
         if slept.site != 0 {
             let name = in_band::site_name(slept.site).map_err(|error| failed(error.to_string()))?;
             return expect(name.contains(part), &call);
