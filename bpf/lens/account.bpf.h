@@ -309,7 +309,7 @@ static __always_inline void lens_return_outside(struct switching *at)
  * A session takes the thread over, which is not the current one: the account until now is that of
  * the outer session alone. That session also has the cells of the new row.
  */
-static __always_inline void lens_leave_row(struct thread_state *thread, struct task_struct *task)
+static __noinline int lens_leave_row(struct thread_state *thread, struct task_struct *task)
 {
 	struct lens_life *life = lens_life_of(thread);
 	u64 now = bpf_ktime_get_ns();
@@ -326,6 +326,7 @@ static __always_inline void lens_leave_row(struct thread_state *thread, struct t
 		life->outer_row = thread->row;
 		thread->in_call = IN_OUTER_CALL;
 	}
+	return 0;
 }
 
 #endif
