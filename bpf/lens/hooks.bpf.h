@@ -199,6 +199,7 @@ static __always_inline void lens_sys_exit(struct crossing *at)
 uncounted:
 	thread->lens.off_ns = 0;
 	thread->lens.is_off_cpu = 0;
+	lens_cold_of(thread)->in_band_sleeps = 0;
 }
 
 /*
@@ -241,6 +242,7 @@ static __always_inline void lens_abandon(struct thread_state *thread)
 	thread->lens.is_off_cpu = 0;
 	thread->lens.has_site = 0;
 	lens_cold_of(thread)->waits_since_ns = 0;
+	lens_cold_of(thread)->in_band_sleeps = 0;
 }
 
 /* The thread ends in a call. Its cell counts it as unfinished; its time is in the account. */
