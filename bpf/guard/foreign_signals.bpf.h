@@ -38,7 +38,7 @@ struct process_mark {
 	u32 is_by_kernel;
 };
 
-/* What `foreign_stop` becomes by a further stop; 0: somebody has continued the process. */
+/* What `foreign_stop` becomes by a further stop; 0: another process has continued it. */
 static __always_inline u32 added_stop(u32 before, u32 stop)
 {
 	u32 with_child = (before | stop) & FOREIGN_STOP_WITH_CHILD;

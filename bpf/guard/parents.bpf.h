@@ -47,7 +47,7 @@ struct child_search {
 	/* The parent's process. */
 	u32 tgid;
 	u16 is_any_held;
-	/* Somebody else has stopped a child, so that somebody continues the parent as well. */
+	/* Another process has stopped a child, and has to continue the parent as well. */
 	u16 is_any_foreign;
 };
 

@@ -173,7 +173,7 @@ enum guard_response {
 #define FOREIGN_STOP_CERTAIN 0x80
 /*
  * The process has stopped itself because the guard had stopped a child of it, so the guard ends
- * this stop. A later stop by somebody else is added to it.
+ * this stop. A later stop by another process is added to it.
  */
 #define FOREIGN_STOP_WITH_CHILD 0x40
 /*

@@ -8,7 +8,7 @@
 //! may be stopped whom the user has not stopped, and nobody may run whom the user has stopped.
 //!
 //! With `has_parent`, the process has a parent that stops itself when it sees that the process was
-//! stopped, and that continues the process when somebody has continued the parent.
+//! stopped, and that continues the process when the parent has been continued.
 //!
 //! A fork is not in the model: it fails while a stop is pending, and a child shares no stop with
 //! its parent. Nor is vfork: its parent stops when the child has executed a program or has ended.
@@ -41,7 +41,7 @@ enum Change {
     ExecveLeavesNoMark,
     /// A thread that ended while it was held still counts, because its slot keeps the flag.
     CountsEndedThreads,
-    /// A stop of a parent by itself always counts as one by somebody else.
+    /// A stop of a parent by itself always counts as one by another process.
     DistrustsParents,
     /// A parent's stop is a reaction only while the child is held.
     ForgetsReactions,
@@ -71,7 +71,7 @@ enum ParentStep {
     /// It has returned from waitpid(), and is about to stop itself.
     SawStop,
     Stopped,
-    /// Somebody has continued it, and it is about to continue the child.
+    /// It has been continued, and is about to continue the child.
     Continued,
 }
 
@@ -217,7 +217,7 @@ impl State {
         self.parent.iter_mut().for_each(|parent| parent.is_reaction_expected = true);
     }
 
-    /// Somebody other than the guard continues the process (`guard_sig_generate`).
+    /// A process other than Tollgate continues the process (`guard_sig_generate`).
     fn foreign_sigcont(&mut self) {
         self.alive().for_each(|thread| thread.foreign_stop = 0);
         self.sigcont();

@@ -178,7 +178,7 @@ impl<'a> Holds<'a> {
         })
     }
 
-    /// The signal by which somebody else has stopped the process; 0: none.
+    /// The signal by which another process has stopped this one; 0: none.
     pub(super) fn foreign_stop(&self, tgid: u32) -> u8 {
         let stops = self.slots_of(tgid).map(|slot| self.guard_threads.read(slot));
         stops.map(|cold| cold.foreign_stop).max().unwrap_or(0)

@@ -188,8 +188,8 @@ fn owners(gate: &Gate) -> Result<MappedArray<wire::in_band_owner>> {
     MappedArray::new(gate.maps.get(".bss.in_band"), wire::IN_BAND_PROCESSES)
 }
 
-/// Makes the memory of a process. From then on, only BPF programs can write to it, whoever has its
-/// descriptor (v6.18 kernel/bpf/syscall.c, map_freeze and bpf_map_mmap).
+/// Makes the memory of a process. From then on, only BPF programs can write to it: a process that
+/// has its descriptor cannot (v6.18 kernel/bpf/syscall.c, map_freeze and bpf_map_mmap).
 fn new_memory() -> Result<MapHandle> {
     let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
         sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,

@@ -142,7 +142,7 @@ mod tests {
         file.write_all(b"{\"ti").expect("room");
         assert!(remove_end(file, 4));
         assert_eq!(std::fs::read_to_string(&path).expect("the file"), "first\n");
-        // Somebody else has appended to the file.
+        // Another process has appended to the file.
         file.write_all(b"{\"ti").expect("room");
         std::fs::write(&path, "first\n{\"ti, other").expect("room");
         assert!(!remove_end(file, 4));
