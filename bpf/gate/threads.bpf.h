@@ -27,7 +27,6 @@ struct cpu_state {
 struct thread_state threads[THREADS] SEC(".bss.threads");
 struct cpu_state cpus[CPUS] SEC(".bss.cpus");
 
-#define CACHE_LINE 64
 _Static_assert(__builtin_offsetof(struct thread_state, guard) == CACHE_LINE &&
 		       sizeof(struct thread_state) == 2 * CACHE_LINE,
 	       "a thread's state is not one cache line for calls and another one for the rest");

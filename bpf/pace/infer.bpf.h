@@ -198,7 +198,7 @@ __noinline int pace_infer(u32 slot, u32 candidates, u32 fd, u64 buffer, u64 byte
 		return 0;
 	if (task)
 		pace_replace(of, task, slot, now);
-	task = pace_new(thread, now);
+	task = pace_new(thread, pace_take_entry(), 0, now);
 	if (!task)
 		return 0;
 	if (begin)

@@ -32,7 +32,8 @@ static __always_inline void pace_begin_by_program(struct thread_state *thread,
 						  struct pace_thread *of, u64 id, u64 type, u64 now)
 {
 	struct pace_task *outer = pace_live(of), *task;
-	u32 outer_entry = of->task, outer_number = of->number;
+	u32 outer_entry = of->task, outer_number = of->number, entry, place;
+	struct pace_rules *rules = pace_rules_of(of->session);
 
 	/* A type of 0 stands for an inferred task. */
 	if (!id || !type)
@@ -44,33 +45,45 @@ static __always_inline void pace_begin_by_program(struct thread_state *thread,
 	}
 	if (outer)
 		pace_charge(of, outer, now);
-	task = pace_new(thread, now);
+	entry = pace_take_latest(thread->tgid, id);
+	place = entry ? pace_task_at(entry)->index_place : 0;
+	task = pace_new(thread, entry ? entry : pace_take_entry(), place, now);
 	if (!task)
 		return;
 	task->id = id;
 	task->type = type;
-	pace_rules_of(of->session)->has_own_tasks = 1;
+	/* Other processors read this cache line, so it is written once. */
+	if (unlikely(!rules->has_own_tasks))
+		rules->has_own_tasks = 1;
 	if (outer) {
 		task->outer = outer_entry;
 		task->outer_number = outer_number;
 	}
-	pace_add_to_index(task->entry);
+	if (!place)
+		pace_add_to_index(task->entry);
 	pace_begin(thread, task, now);
 }
 
 static __always_inline void pace_end_by_program(struct thread_state *thread,
 						struct pace_thread *of, u64 id, u64 now)
 {
-	struct pace_task *own = pace_live(of), *task, *outer;
-	u32 number;
+	struct pace_task *own = pace_live(of), *task, *outer = NULL;
+	struct pace_work work = {};
+	u32 number = 0;
 
-	if (own)
-		pace_charge(of, own, now);
 	task = id ? pace_find(thread, of, id, &number) : NULL;
+	if (task)
+		outer = pace_outer(task);
+	if (own)
+		work = pace_take_work(of, now);
+	/* The task that ends needs no charge, because its record has the work. */
+	if (own && (task != own || outer)) {
+		pace_add_work(own, work);
+		__builtin_memset(&work, 0, sizeof(work));
+	}
 	if (!task)
 		return;
-	outer = pace_outer(task);
-	pace_end(task, number, PACE_END_PROGRAM, now);
+	pace_end_with(task, number, PACE_END_PROGRAM, now, work);
 	if (task != own)
 		return;
 	/* The thread continues the task around this one. */

@@ -94,41 +94,63 @@ static __always_inline struct pace_task *pace_running(struct pace_cpu *at)
 	return slot ? pace_live(pace_of(slot)) : NULL;
 }
 
+/* Work of a thread that is not charged to its task yet. */
+struct pace_work {
+	u64 ns;
+	u64 cycles;
+	u64 energy_pj;
+};
+
 /*
- * Charges the time from `since` to `now` of a thread to its task, and to the tasks around that one.
- * `since` is 0 if the thread joined the task while it was running, or if its switch in was not
- * reported.
+ * The work of a thread on a processor from `since` to `now`. `since` is 0 if the thread joined its
+ * task while it was running, or if its switch in was not reported.
  */
-static __always_inline void pace_add_work(struct pace_task *task, struct pace_cpu *at, u64 since,
-					  u64 now)
+static __always_inline struct pace_work pace_work(struct pace_cpu *at, u64 since, u64 now)
 {
-	u64 ns = now - since, cycles, energy_pj;
+	struct pace_work work = {};
+
+	if (!since || (s64)(now - since) <= 0)
+		return work;
+	work.ns = now - since;
+	/* A second at 5 GHz is 5 * 10^15 before the division, so an hour fits into 64 bits. */
+	work.cycles = work.ns * at->khz / KHZ_PER_GHZ;
+	/* A nanosecond at a milliwatt is a picojoule. */
+	work.energy_pj = work.ns * at->milliwatts;
+	return work;
+}
+
+/* Charges work to a task, and to the tasks around it. */
+static __always_inline void pace_add_work(struct pace_task *task, struct pace_work work)
+{
 	u32 i;
 
-	if (!since || (s64)ns <= 0)
+	if (!work.ns)
 		return;
-	/* A second at 5 GHz is 5 * 10^15 before the division, so an hour fits into 64 bits. */
-	cycles = ns * at->khz / KHZ_PER_GHZ;
-	/* A nanosecond at a milliwatt is a picojoule. */
-	energy_pj = ns * at->milliwatts;
 	for (i = 0; i < PACE_NESTED && task; i++) {
-		__sync_fetch_and_add(&task->cpu_ns, ns);
-		__sync_fetch_and_add(&task->cycles, cycles);
-		if (energy_pj)
-			__sync_fetch_and_add(&task->energy_pj, energy_pj);
+		__sync_fetch_and_add(&task->cpu_ns, work.ns);
+		__sync_fetch_and_add(&task->cycles, work.cycles);
+		if (work.energy_pj)
+			__sync_fetch_and_add(&task->energy_pj, work.energy_pj);
 		task = pace_outer(task);
 	}
 }
 
 /*
- * Charges the time of the thread that runs here since the last charge. The exchange decides who
- * charges a stretch of time, because another processor may report a change of the speed.
+ * The work of the thread that runs here since its last charge. The caller charges it. The exchange
+ * decides who charges a stretch of time, because another processor may report a change of the
+ * speed.
  */
-static __always_inline void pace_charge(struct pace_thread *of, struct pace_task *task, u64 now)
+static __always_inline struct pace_work pace_take_work(struct pace_thread *of, u64 now)
 {
 	u64 since = __sync_lock_test_and_set(&of->charged_ns, now);
 
-	pace_add_work(task, pace_cpu_at(bpf_get_smp_processor_id()), since, now);
+	return pace_work(pace_cpu_at(bpf_get_smp_processor_id()), since, now);
+}
+
+/* Charges the time of the thread that runs here since the last charge. */
+static __always_inline void pace_charge(struct pace_thread *of, struct pace_task *task, u64 now)
+{
+	pace_add_work(task, pace_take_work(of, now));
 }
 
 /* The same for the thread that runs on a processor, which need not be this one. */
@@ -138,7 +160,7 @@ static __always_inline void pace_charge_at(struct pace_cpu *at, struct pace_thre
 	u64 since = READ_ONCE(of->charged_ns);
 
 	if (since && __sync_val_compare_and_swap(&of->charged_ns, since, now) == since)
-		pace_add_work(task, at, since, now);
+		pace_add_work(task, pace_work(at, since, now));
 }
 
 #endif

@@ -8,10 +8,13 @@
 /* 2^64 divided by the golden ratio (Knuth, The Art of Computer Programming, volume 3, 6.4). */
 #define GOLDEN_RATIO_64 0x9e3779b97f4a7c15ULL
 
-/* The first place of the bucket in which a process's task with this ID is. */
+/*
+ * The first place of the bucket in which a process's task with this ID is. The upper half of the ID
+ * does not matter, so that a program can choose the ID of its next task for the same bucket.
+ */
 static __always_inline u32 pace_bucket(u32 tgid, u64 id)
 {
-	u64 hash = (id ^ (u64)tgid << 32) * GOLDEN_RATIO_64;
+	u64 hash = ((u32)id | (u64)tgid << 32) * GOLDEN_RATIO_64;
 
 	return (hash >> (64 - PACE_BUCKET_BITS)) * PACE_WAYS;
 }

@@ -3,6 +3,7 @@
 #ifndef TOLLGATE_PACE_TASKS_BPF_H
 #define TOLLGATE_PACE_TASKS_BPF_H
 
+#include "pace/ended_tasks.bpf.h"
 #include "pace/paced_tasks.bpf.h"
 #include "pace/task_index.bpf.h"
 
@@ -19,6 +20,26 @@ static __always_inline u32 pace_take_entry(void)
 		entry = alloc_index(&pace_control.next_task, PACE_TASKS, pace_free_tasks);
 	if (!entry && kept)
 		entry = at->kept[at->taken++ & (PACE_KEPT - 1)];
+	if (!entry && at->latest) {
+		entry = at->latest;
+		at->latest = 0;
+		pace_remove_from_index(pace_task_at(entry));
+	}
+	return entry;
+}
+
+/*
+ * Takes the entry of the task that ended here last, if its place in the index is also right for the
+ * process's task with this ID; 0: it is not.
+ */
+static __always_inline u32 pace_take_latest(u32 tgid, u64 id)
+{
+	struct pace_cpu *at = pace_cpu_at(bpf_get_smp_processor_id());
+	u32 entry = at->latest, place = pace_task_at(entry)->index_place - 1;
+
+	if (!entry || place / PACE_WAYS != pace_bucket(tgid, id) / PACE_WAYS)
+		return 0;
+	at->latest = 0;
 	return entry;
 }
 
@@ -32,38 +53,50 @@ static __always_inline void pace_free_entry(u32 entry)
 		bpf_map_push_elem(&pace_free_tasks, &entry, BPF_ANY);
 }
 
-/* Ends the task with this number, which at most one caller does, and reports it. */
-static __always_inline void pace_end(struct pace_task *task, u32 number, u32 how, u64 now)
+/*
+ * Keeps the entry of a task that a program has ended, for its next task. The entry of the task
+ * before that becomes free. An entry without a place in the index is not kept.
+ */
+static __always_inline void pace_keep_latest(struct pace_task *task)
 {
-	struct pace_record *record;
+	struct pace_cpu *at = pace_cpu_at(bpf_get_smp_processor_id());
+	u32 freed = task->entry;
+
+	if (likely(task->index_place != PACE_UNINDEXED)) {
+		freed = at->latest;
+		at->latest = task->entry;
+	}
+	if (!freed)
+		return;
+	pace_remove_from_index(pace_task_at(freed));
+	pace_free_entry(freed);
+}
+
+/*
+ * Ends the task with this number, which at most one caller does, and reports it. `work` is work of
+ * the caller that is not charged to the task.
+ */
+static __always_inline void pace_end_with(struct pace_task *task, u32 number, u32 how, u64 now,
+					  struct pace_work work)
+{
 	u64 life = pace_life(number, PACE_LIVE);
 
 	if (__sync_val_compare_and_swap(&task->life, life, pace_life(number, PACE_ENDED)) != life)
 		return;
-	record = reserve_record(task->session, sizeof(*record), LOSS_PACE_RECORDS);
-	if (record) {
-		record->type = RECORD_PACE_TASK;
-		record->end = how;
-		record->begin_ns = task->begin_ns;
-		record->end_ns = now;
-		record->cpu_ns = task->cpu_ns;
-		record->cycles = task->cycles;
-		record->energy_pj = task->energy_pj;
-		record->type_id = task->type;
-		record->deadline_ns = task->deadline_ns;
-		record->rule = task->rule;
-		record->descriptor = task->descriptor;
-		record->detail = task->detail;
-		record->pid = task->visible_pid;
-		record->unused = 0;
-		__builtin_memcpy(record->program, task->program, sizeof(record->program));
-		bpf_ringbuf_submit(record, deferred_wakeup(task->session, sizeof(*record)));
-	}
+	pace_record_end(task, how, now, work);
 	pace_end_pacing(task, now);
-	if (task->index_place)
-		pace_remove_from_index(task);
 	WRITE_ONCE(task->life, pace_life(number, PACE_FREE));
-	pace_free_entry(task->entry);
+	if (task->index_place)
+		pace_keep_latest(task);
+	else
+		pace_free_entry(task->entry);
+}
+
+static __always_inline void pace_end(struct pace_task *task, u32 number, u32 how, u64 now)
+{
+	struct pace_work none = {};
+
+	pace_end_with(task, number, how, now, none);
 }
 
 struct pace_search_exempt {
@@ -117,14 +150,15 @@ static __always_inline bool pace_is_exempt(u32 slot)
 }
 
 /*
- * A new task of the thread in this slot, which runs here, and whose program is known; NULL: the
- * table is full.
+ * A new task of a thread, which runs here, and whose program is known. It has this entry, and this
+ * place in the index; 0: none. NULL: the entry is 0, because the table is full.
  */
-static __always_inline struct pace_task *pace_new(struct thread_state *thread, u64 now)
+static __always_inline struct pace_task *pace_new(struct thread_state *thread, u32 entry, u32 place,
+						  u64 now)
 {
 	struct pace_thread *of = pace_of(thread->slot);
-	u32 entry = pace_take_entry(), number;
 	struct pace_task *task;
+	u32 number;
 
 	if (!entry) {
 		count_loss(of->session, LOSS_PACE_TASKS_FULL);
@@ -134,6 +168,7 @@ static __always_inline struct pace_task *pace_new(struct thread_state *thread, u
 	number = pace_number(task) + 1;
 	WRITE_ONCE(task->life, pace_life(number, PACE_FREE));
 	__builtin_memset(&task->begin_ns, 0, sizeof(*task) - sizeof(task->life));
+	task->index_place = place;
 	task->entry = entry;
 	task->beginner = thread->slot;
 	task->begin_ns = now;

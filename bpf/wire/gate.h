@@ -23,7 +23,7 @@
 /* The maximum number of programs for pre-call holds: crates/kernel/src/precall.rs. */
 #define GUARD_HOOKS 23
 /* The maximum number of shared maps: crates/kernel/src/gate/maps.rs. */
-#define GATE_MAPS 68
+#define GATE_MAPS 69
 /*
  * The maximum number of links. It includes one unused entry if the number of links and maps would
  * be odd otherwise, because `struct gate_header` must not end in padding. This is not a macro,
@@ -172,7 +172,7 @@ enum record_type {
 	RECORD_SLOW_CALL = 2,
 	RECORD_GUARD_PROGRAM = 3,
 	RECORD_GUARD_EVENT = 4,
-	RECORD_PACE_TASK = 5,
+	RECORD_PACE_ENDED = 5,
 	RECORD_PACE_TYPE = 6,
 	RECORD_CGROUP_ENTERED = 7,
 };

@@ -32,7 +32,8 @@
  * A program requests operations on its tasks by calls of getppid whose first argument is
  * PACE_MAGIC ("TOLLPACE"). getppid ignores its arguments, so without a gate the call does nothing.
  * The second argument is the operation; the others depend on it. The program chooses the IDs of
- * its tasks.
+ * its tasks. If a task begins right after another one has ended on the same processor, it begins
+ * faster if the lower halves of both IDs are equal.
  */
 #define PACE_MAGIC 0x544f4c4c50414345ULL
 
@@ -180,6 +181,9 @@ struct pace_cpu {
 	__u32 added;
 	__u32 taken;
 	__u32 kept[PACE_KEPT];
+	/* The entry whose task a program has ended here last, and which keeps its place in the index. */
+	__u32 latest;
+	__u32 unused;
 };
 
 enum pace_mode {
@@ -330,11 +334,8 @@ enum pace_end {
 	PACE_END_EXIT = 3,
 };
 
-/* RECORD_PACE_TASK: a task has ended. */
+/* A task that has ended. */
 struct pace_record {
-	__u32 type;
-	/* enum pace_end */
-	__u32 end;
 	__u64 begin_ns;
 	__u64 end_ns;
 	__u64 cpu_ns;
@@ -347,8 +348,26 @@ struct pace_record {
 	__u32 detail;
 	/* The thread that began it, as the session's PID namespace numbers it. */
 	__u32 pid;
-	__u32 unused;
+	/* enum pace_end */
+	__u32 end;
 	char program[PACE_PROGRAM_LEN];
+};
+
+/* The tasks that have ended on a processor, and that user space has not read yet. */
+#define PACE_ENDED_TASKS 2048
+
+/*
+ * Their records, in a ring. Each side writes one of the numbers, which have cache lines of their
+ * own. RECORD_PACE_ENDED wakes up user space when half of the ring is used.
+ */
+struct pace_ended {
+	/* The number of records that were added. */
+	__u64 added;
+	__u64 unused[CACHE_LINE / sizeof(__u64) - 1];
+	/* The number of records that user space has read. */
+	__u64 taken;
+	__u64 also_unused[CACHE_LINE / sizeof(__u64) - 1];
+	struct pace_record records[PACE_ENDED_TASKS];
 };
 
 /* RECORD_PACE_TYPE: a program names a type. */

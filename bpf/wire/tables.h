@@ -27,6 +27,9 @@ enum abi {
 /* The maximum of Linux 6.18 on x86 (arch/x86/Kconfig, NR_CPUS_RANGE_END). */
 #define CPUS 8192
 
+/* The bytes of a cache line of x86. */
+#define CACHE_LINE 64
+
 #define COMM_LEN 16
 /* The longest name of a file, with its NUL (include/uapi/linux/limits.h, NAME_MAX). */
 #define COMMAND_LEN 256

@@ -83,11 +83,6 @@ pub fn guard_event(bytes: &[u8]) -> Option<wire::guard_event> {
     decode(bytes, wire::RECORD_GUARD_EVENT)
 }
 
-/// The record of a task that has ended, if `bytes` are one.
-pub fn pace_task(bytes: &[u8]) -> Option<wire::pace_record> {
-    decode(bytes, wire::RECORD_PACE_TASK)
-}
-
 /// The record of a type that a program has named, if `bytes` are one.
 pub fn pace_type(bytes: &[u8]) -> Option<wire::pace_type_record> {
     decode(bytes, wire::RECORD_PACE_TYPE)

@@ -4,6 +4,7 @@
 //! calls of gated threads. Without a gate, they do nothing. All functions may be called by any
 //! thread and in signal handlers.
 
+use std::cell::Cell;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -18,8 +19,14 @@ const NAME_TYPE: u64 = 5;
 /// bpf/wire/pace.h, PACE_NAME_LEN without the terminating NUL
 const NAME_BYTES: usize = 63;
 
-/// The ID of the latest task of this process.
+/// The number of the latest task of this process. It is the upper half of the task's ID.
 static LATEST: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// The ID of the task that this thread has ended last, unless its next task uses the lower
+    /// half; 0: none.
+    static ENDED: Cell<u64> = const { Cell::new(0) };
+}
 
 /// A type of tasks, such as the frames of a game. Its deadline and target are in the file of rules
 /// that Tollgate uses.
@@ -35,8 +42,13 @@ fn request(operation: u64, a: u64, b: u64, c: u64) {
     unsafe { libc::syscall(libc::SYS_getppid, MAGIC, operation, a, b, c) };
 }
 
-fn new_task() -> Task {
-    Task(LATEST.fetch_add(1, Ordering::Relaxed) + 1)
+/// A task with a new ID. The gate begins a task faster if the lower half of its ID is that of the
+/// task that has just ended (bpf/wire/pace.h). `ended` is the ID of that task; 0: there is none.
+fn new_task(ended: u64) -> Task {
+    let number = LATEST.fetch_add(1, Ordering::Relaxed) + 1;
+    let lower = if ended == 0 { number } else { ended };
+    // 0 is no ID.
+    Task((number << 32 | lower & u64::from(u32::MAX)).max(1))
 }
 
 impl TaskType {
@@ -64,7 +76,7 @@ impl TaskType {
     /// that the program has begun, the new task is nested in that one: the work counts for both,
     /// and the thread continues the outer task when the new one ends.
     pub fn begin(self) -> Task {
-        let task = new_task();
+        let task = new_task(ENDED.take());
         request(BEGIN, self.0, task.0, 0);
         task
     }
@@ -85,11 +97,12 @@ impl Task {
     /// happens.
     pub fn end(self) {
         request(END, self.0, 0, 0);
+        ENDED.set(self.0);
     }
 
     /// Ends the task and begins the next one, with one system call.
     pub fn end_and_begin(self, next: TaskType) -> Self {
-        let task = new_task();
+        let task = new_task(self.0);
         request(END_AND_BEGIN, self.0, task.0, next.0);
         task
     }

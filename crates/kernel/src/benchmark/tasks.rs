@@ -28,12 +28,17 @@ fn request(operation: u32, arguments: [u64; 3]) {
     }
 }
 
+/// The ID of the next task of a thread, as the library chooses it (`libtollgate`, `pace.rs`).
+fn next_id(id: u64) -> u64 {
+    id + (1 << 32)
+}
+
 /// A task that begins and ends.
 pub fn begin_end() -> BenchmarkFn {
-    let mut id = 0;
+    let mut id = 1;
     Box::new(move |units| {
         for _ in 0..units {
-            id += 1;
+            id = next_id(id);
             request(wire::PACE_BEGIN, [TYPE, id, 0]);
             request(wire::PACE_END, [id, 0, 0]);
         }
@@ -46,8 +51,9 @@ pub fn next() -> BenchmarkFn {
     Box::new(move |units| {
         request(wire::PACE_BEGIN, [TYPE, id, 0]);
         for _ in 0..units {
-            request(wire::PACE_END_AND_BEGIN, [id, id + 1, TYPE]);
-            id += 1;
+            let next = next_id(id);
+            request(wire::PACE_END_AND_BEGIN, [id, next, TYPE]);
+            id = next;
         }
         // Other benchmarks of this thread must not run within a task.
         request(wire::PACE_END, [id, 0, 0]);

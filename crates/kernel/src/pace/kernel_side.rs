@@ -1,5 +1,6 @@
 //! Creates the maps of pace when they are first needed, and ends the tasks of a session.
 
+use super::ended_tasks;
 use super::tracking::Tracking;
 use crate::error::{ErrorContext as _, Result};
 use crate::gate::{Gate, KernelSide, LazyMaps};
@@ -16,6 +17,7 @@ fn shrink_maps(maps: &mut OpenGateMaps) -> Result<()> {
     maps.bss_pace_cpus.set_value_size(size_of::<wire::pace_cpu>() as u32).doing(SIZING)?;
     maps.bss_pace_dom.set_value_size(size_of::<wire::pace_domain>() as u32).doing(SIZING)?;
     maps.pace_types.set_max_entries(1).doing(SIZING)?;
+    maps.pace_ended_tasks.set_max_entries(1).doing(SIZING)?;
     maps.pace_timers.set_max_entries(1).doing(SIZING)?;
     maps.pace_free_tasks.set_max_entries(1).doing(SIZING)
 }
@@ -42,9 +44,11 @@ impl KernelSide for PaceKernelSide {
     }
 
     fn release(&self, gate: &Gate, session: u32) {
-        if gate.sessions.read(session).mask & wire::PACE != 0
-            && let Ok(tracking) = Tracking::open(gate)
-        {
+        if gate.sessions.read(session).mask & wire::PACE == 0 {
+            return;
+        }
+        ended_tasks::release(gate, session);
+        if let Ok(tracking) = Tracking::open(gate) {
             tracking.stop_pacing(session);
             // A task that stays is only an entry that cannot be used again.
             let _ = tracking.release(gate, session);

@@ -2,6 +2,7 @@
 
 pub mod actuator;
 pub mod cpufreq;
+mod ended_tasks;
 pub mod energy_sensor;
 #[cfg(test)]
 mod fake_sysfs;
@@ -17,6 +18,7 @@ mod sysfs;
 mod system_limit;
 mod tracking;
 
+pub use ended_tasks::EndedTasks;
 pub use kernel_side::PaceKernelSide;
 pub use pacing::{GateSchedule, GateStep, Pacing, TypeKey, Wanted, WantedSpeeds};
 pub use tracking::{Tracking, TrackingRule, TrackingRules};

@@ -104,10 +104,6 @@ impl Extension for PacingInSession {
     }
 
     fn on_record(&mut self, _context: &mut SessionContext<'_>, record: &[u8]) -> Result<bool> {
-        if let Some(task) = ring::pace_task(record) {
-            self.add(&task)?;
-            return Ok(true);
-        }
         let Some(named) = ring::pace_type(record) else { return Ok(false) };
         if let Some(kind) = self.types.name_type(&named) {
             self.rename(kind);
@@ -116,6 +112,7 @@ impl Extension for PacingInSession {
     }
 
     fn tend(&mut self, context: &mut SessionContext<'_>) -> Result<()> {
+        self.tasks.ended().iter().try_for_each(|task| self.add(task))?;
         let Some(abandoned) = self.tasks.check(context.gate)? else { return Ok(()) };
         self.abandoned += abandoned;
         self.tasks.stop_pacing_old(self.unended_limit());

@@ -11,7 +11,8 @@ use kernel::cpus;
 use kernel::gate::Gate;
 use kernel::pace::cpufreq::{self, FrequencyDomain};
 use kernel::pace::energy_sensor::EnergySensors;
-use kernel::pace::{Tracking, TrackingRules};
+use kernel::pace::{EndedTasks, Tracking, TrackingRules};
+use kernel::wire;
 
 use super::pacing_report::MeasuredEnergy;
 use crate::extension::SessionContext;
@@ -33,6 +34,7 @@ pub struct TrackedTasks {
     /// The number of the session.
     session: u32,
     tracking: Tracking,
+    ended: EndedTasks,
     domains: Vec<FrequencyDomain>,
     latest_check: Instant,
     /// `None` if the machine does not measure energy.
@@ -53,6 +55,7 @@ impl TrackedTasks {
         let tasks = Self {
             session,
             tracking,
+            ended: EndedTasks::new(context.gate, session)?,
             domains,
             latest_check: Instant::now(),
             energy: EnergySensors::find(Path::new("/")),
@@ -60,6 +63,11 @@ impl TrackedTasks {
         tasks.read_speeds();
         tasks.tracking.set_rules(session, rules);
         Ok(tasks)
+    }
+
+    /// The tasks that have ended and were not read yet.
+    pub fn ended(&self) -> Vec<wire::pace_record> {
+        self.ended.read()
     }
 
     /// The frequency domains of the machine.

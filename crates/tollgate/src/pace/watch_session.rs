@@ -49,16 +49,13 @@ impl Extension for WatchInSession {
     }
 
     fn on_record(&mut self, _context: &mut SessionContext<'_>, record: &[u8]) -> Result<bool> {
-        if let Some(task) = ring::pace_task(record) {
-            self.recorder.add(&task);
-            return Ok(true);
-        }
         let Some(named) = ring::pace_type(record) else { return Ok(false) };
         self.recorder.name_type(&named);
         Ok(true)
     }
 
     fn tend(&mut self, context: &mut SessionContext<'_>) -> Result<()> {
+        self.tasks.ended().iter().for_each(|task| self.recorder.add(task));
         if let Some(abandoned) = self.tasks.check(context.gate)? {
             self.recorder.add_abandoned(abandoned);
         }

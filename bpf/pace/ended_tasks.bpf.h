@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * The records of tasks that have ended: a buffer for each processor and session, which user space
+ * maps. Only programs of its processor add records, with preemption disabled and never in an
+ * interrupt, so a record needs no atomic operation.
+ */
+#ifndef TOLLGATE_PACE_ENDED_TASKS_BPF_H
+#define TOLLGATE_PACE_ENDED_TASKS_BPF_H
+
+#include "pace/state.bpf.h"
+
+/*
+ * The buffers of a session, by processor. User space makes them with as many entries as there are
+ * processors, which BPF_F_INNER_MAP permits. See guard/profiles.bpf.h, struct profile_map.
+ */
+struct pace_ended_map {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE | BPF_F_INNER_MAP);
+	__uint(key_size, sizeof(u32));
+	__uint(value_size, sizeof(struct pace_ended));
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, SESSIONS);
+	__type(key, u32);
+	__array(values, struct pace_ended_map);
+} pace_ended_tasks SEC(".maps");
+
+/* Wakes up user space, which otherwise reads the buffers each 100 ms. */
+static __always_inline void pace_wake_reader(u32 session)
+{
+	void *ring = bpf_map_lookup_elem(&records, &session);
+	u64 *record = ring ? bpf_ringbuf_reserve(ring, sizeof(*record), 0) : NULL;
+
+	/* If there is no room, user space has other records to read. */
+	if (!record)
+		return;
+	*record = RECORD_PACE_ENDED;
+	bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
+}
+
+/* The buffer of a session on this processor; NULL: it has no room for a record. */
+static __always_inline struct pace_ended *pace_ended_here(u32 session)
+{
+	void *buffers = bpf_map_lookup_elem(&pace_ended_tasks, &session);
+	u32 cpu = bpf_get_smp_processor_id();
+	struct pace_ended *ended = buffers ? bpf_map_lookup_elem(buffers, &cpu) : NULL;
+
+	if (likely(ended && ended->added - READ_ONCE(ended->taken) < PACE_ENDED_TASKS))
+		return ended;
+	count_loss(session, LOSS_PACE_RECORDS);
+	return NULL;
+}
+
+/* Records a task that has ended. `work` is not charged to it. */
+static __always_inline void pace_record_end(struct pace_task *task, u32 how, u64 now,
+					    struct pace_work work)
+{
+	struct pace_ended *ended = pace_ended_here(task->session);
+	struct pace_record *record;
+	u64 used;
+
+	if (!ended)
+		return;
+	record = &ended->records[ended->added & (PACE_ENDED_TASKS - 1)];
+	record->begin_ns = task->begin_ns;
+	record->end_ns = now;
+	record->cpu_ns = task->cpu_ns + work.ns;
+	record->cycles = task->cycles + work.cycles;
+	record->energy_pj = task->energy_pj + work.energy_pj;
+	record->type_id = task->type;
+	record->deadline_ns = task->deadline_ns;
+	record->rule = task->rule;
+	record->descriptor = task->descriptor;
+	record->detail = task->detail;
+	record->pid = task->visible_pid;
+	record->end = how;
+	__builtin_memcpy(record->program, task->program, sizeof(record->program));
+	/* x86 stores in the order of the program. */
+	barrier();
+	WRITE_ONCE(ended->added, ended->added + 1);
+	used = ended->added - ended->taken;
+	if (unlikely(used >= PACE_ENDED_TASKS / 2 && !(used % (PACE_ENDED_TASKS / 16))))
+		pace_wake_reader(task->session);
+}
+
+#endif
