@@ -60,7 +60,6 @@ enum bpf_map_type {
 #define BPF_RB_RING_SIZE 1
 #define BPF_F_NO_PREALLOC (1U << 0)
 #define BPF_F_MMAPABLE (1U << 10)
-#define BPF_F_INNER_MAP (1U << 12)
 #define BPF_F_USER_STACK (1ULL << 8)
 #define BPF_SK_STORAGE_GET_F_CREATE (1ULL << 0)
 

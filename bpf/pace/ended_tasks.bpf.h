@@ -9,18 +9,20 @@
 
 #include "pace/state.bpf.h"
 
-/*
- * The buffers of a session, by processor. User space makes them with as many entries as there are
- * processors, which BPF_F_INNER_MAP permits. See guard/profiles.bpf.h, struct profile_map.
- */
+/* A buffer, which user space makes: see guard/profiles.bpf.h, struct profile_map. */
 struct pace_ended_map {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
-	__uint(map_flags, BPF_F_MMAPABLE | BPF_F_INNER_MAP);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(key_size, sizeof(u32));
 	__uint(value_size, sizeof(struct pace_ended));
 };
 
+/*
+ * The buffer of a session on a processor is at cpu * SESSIONS + session. User space sets the number
+ * of entries. One map for all processors of a session would need BPF_F_INNER_MAP, with which the
+ * verifier does not inline the look-up.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
 	__uint(max_entries, SESSIONS);
@@ -44,9 +46,9 @@ static __always_inline void pace_wake_reader(u32 session)
 /* The buffer of a session on this processor; NULL: it has no room for a record. */
 static __always_inline struct pace_ended *pace_ended_here(u32 session)
 {
-	void *buffers = bpf_map_lookup_elem(&pace_ended_tasks, &session);
-	u32 cpu = bpf_get_smp_processor_id();
-	struct pace_ended *ended = buffers ? bpf_map_lookup_elem(buffers, &cpu) : NULL;
+	u32 at = bpf_get_smp_processor_id() * SESSIONS + session, first = 0;
+	void *buffer = bpf_map_lookup_elem(&pace_ended_tasks, &at);
+	struct pace_ended *ended = buffer ? bpf_map_lookup_elem(buffer, &first) : NULL;
 
 	if (likely(ended && ended->added - READ_ONCE(ended->taken) < PACE_ENDED_TASKS))
 		return ended;

@@ -12,6 +12,7 @@ static __always_inline void pace_record_speed(struct pace_cpu *at, u32 khz)
 	bpf_loop(pace_control.powers, pace_compare_level, &search, 0);
 	at->is_reported = 1;
 	WRITE_ONCE(at->khz, khz);
+	WRITE_ONCE(at->cycles_per_ns, ((u64)khz << PACE_CYCLES_SHIFT) / KHZ_PER_GHZ);
 	WRITE_ONCE(at->milliwatts, search.level.milliwatts);
 }
 

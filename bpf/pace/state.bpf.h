@@ -112,8 +112,7 @@ static __always_inline struct pace_work pace_work(struct pace_cpu *at, u64 since
 	if (!since || (s64)(now - since) <= 0)
 		return work;
 	work.ns = now - since;
-	/* A second at 5 GHz is 5 * 10^15 before the division, so an hour fits into 64 bits. */
-	work.cycles = work.ns * at->khz / KHZ_PER_GHZ;
+	work.cycles = work.ns * at->cycles_per_ns >> PACE_CYCLES_SHIFT;
 	/* A nanosecond at a milliwatt is a picojoule. */
 	work.energy_pj = work.ns * at->milliwatts;
 	return work;

@@ -60,9 +60,10 @@ pub fn watch(
             &mut attached,
         )?);
     }
-    let end = watched.duration.map(|duration| Instant::now() + duration);
     let pids: Vec<_> = attached.iter().copied().collect();
     missed = missed.max(runner.begin(&pids)?);
+    // Beginning waits for the kernel, sometimes for tens of ms.
+    let end = watched.duration.map(|duration| Instant::now() + duration);
     if !select.all && !select.is_dynamic() && !runner.has_threads() {
         let is_full =
             runner.losses()?.contains_key(LOSS_REASONS[wire::LOSS_THREADS_FULL as usize].text);

@@ -61,6 +61,8 @@ fn open(enabled: u32, lazy: &[&LazyMaps]) -> Result<OpenGateSkel<'static>> {
         GateSkelBuilder::default().open(object).doing("opening the gate's object")?;
     let maps = &mut skeleton.maps;
     maps.lens_cells.set_max_entries(cells()).doing("sizing the gate's counters")?;
+    let buffers = wire::SESSIONS * cpus::possible() as u32;
+    maps.pace_ended_tasks.set_max_entries(buffers).doing("sizing the buffers of pace")?;
     for unused in lazy.iter().filter(|lazy| lazy.are_missing(enabled)) {
         (unused.shrink)(maps)?;
     }

@@ -16,7 +16,7 @@ const MAP: &str = "pace_ended_tasks";
 
 /// The buffers of a session, by processor.
 pub struct EndedTasks {
-    buffers: MappedArray<wire::pace_ended>,
+    buffers: Vec<MappedArray<wire::pace_ended>>,
 }
 
 impl EndedTasks {
@@ -24,29 +24,30 @@ impl EndedTasks {
     /// tasks are lost.
     pub fn new(gate: &Gate, session: u32) -> Result<Self> {
         const DOING: &str = "making room for tasks with deadlines that end";
-        let processors = cpus::possible() as u32;
         let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
             sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
-            map_flags: libbpf_rs::libbpf_sys::BPF_F_MMAPABLE
-                | libbpf_rs::libbpf_sys::BPF_F_INNER_MAP,
+            map_flags: libbpf_rs::libbpf_sys::BPF_F_MMAPABLE,
             ..Default::default()
         };
         let (key, value) = (size_of::<u32>() as u32, size_of::<wire::pace_ended>() as u32);
         let name = Some("tollgate_ended");
-        let map = MapHandle::create(MapType::Array, name, key, value, processors, &options)
-            .doing(DOING)?;
-        let descriptor = map.as_fd().as_raw_fd().to_ne_bytes();
-        gate.maps.get(MAP).update(&session.to_ne_bytes(), &descriptor, MapFlags::ANY).doing(DOING)?;
-        Ok(Self { buffers: MappedArray::new(&map, processors)? })
+        let make = |key_bytes: [u8; 4]| {
+            let map =
+                MapHandle::create(MapType::Array, name, key, value, 1, &options).doing(DOING)?;
+            let descriptor = map.as_fd().as_raw_fd().to_ne_bytes();
+            gate.maps.get(MAP).update(&key_bytes, &descriptor, MapFlags::ANY).doing(DOING)?;
+            MappedArray::new(&map, 1)
+        };
+        Ok(Self { buffers: keys(session).map(make).collect::<Result<_>>()? })
     }
 
     /// The records that were not read yet, in the order in which the tasks have ended.
     pub fn read(&self) -> Vec<wire::pace_record> {
         let mut records = Vec::new();
-        for processor in 0..self.buffers.entries() {
-            let taken = atomic_field!(self.buffers, processor, taken);
-            let added = atomic_field!(self.buffers, processor, added).load(Ordering::Acquire);
-            let all = field!(self.buffers, processor, records);
+        for buffer in &self.buffers {
+            let taken = atomic_field!(buffer, 0, taken);
+            let added = atomic_field!(buffer, 0, added).load(Ordering::Acquire);
+            let all = field!(buffer, 0, records);
             for number in taken.load(Ordering::Relaxed)..added {
                 let index = number % u64::from(wire::PACE_ENDED_TASKS);
                 let record = all.at(index as usize * size_of::<wire::pace_record>());
@@ -60,41 +61,49 @@ impl EndedTasks {
     }
 }
 
+/// The keys of a session's buffers.
+fn keys(session: u32) -> impl Iterator<Item = [u8; 4]> {
+    let processors = 0..cpus::possible() as u32;
+    processors.map(move |processor| (processor * wire::SESSIONS + session).to_ne_bytes())
+}
+
 /// Takes the buffers away from a session.
 pub(super) fn release(gate: &Gate, session: u32) {
-    // It fails if the session has none.
-    let _ = gate.maps.get(MAP).delete(&session.to_ne_bytes());
+    for key in keys(session) {
+        // It fails if the session has none.
+        let _ = gate.maps.get(MAP).delete(&key);
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
-
     use zerocopy::FromZeros as _;
 
     use super::*;
 
-    fn buffers(processors: u32) -> (File, EndedTasks) {
+    fn buffer() -> MappedArray<wire::pace_ended> {
         let file = tempfile::tempfile().expect("a file");
-        let bytes = u64::from(processors) * size_of::<wire::pace_ended>() as u64;
-        file.set_len(bytes).expect("room");
-        let buffers = MappedArray::new(&file, processors).expect("it can be mapped");
-        (file, EndedTasks { buffers })
+        file.set_len(size_of::<wire::pace_ended>() as u64).expect("room");
+        MappedArray::new(&file, 1).expect("it can be mapped")
+    }
+
+    fn ended(processors: usize) -> EndedTasks {
+        EndedTasks { buffers: std::iter::repeat_with(buffer).take(processors).collect() }
     }
 
     /// Adds a record as the gate does. Returns false if there is no room.
-    fn add(to: &EndedTasks, processor: u32, end_ns: u64) -> bool {
-        let added = atomic_field!(to.buffers, processor, added);
+    fn add(to: &EndedTasks, processor: usize, end_ns: u64) -> bool {
+        let buffer = &to.buffers[processor];
+        let added = atomic_field!(buffer, 0, added);
         let number = added.load(Ordering::Relaxed);
-        let taken = field!(to.buffers, processor, taken).read();
         let room = u64::from(wire::PACE_ENDED_TASKS);
-        if number - taken == room {
+        if number - field!(buffer, 0, taken).read() == room {
             return false;
         }
         let mut record = wire::pace_record::new_zeroed();
         record.end_ns = end_ns;
         let at = (number % room) as usize * size_of::<wire::pace_record>();
-        field!(to.buffers, processor, records).at(at).write(record);
+        field!(buffer, 0, records).at(at).write(record);
         added.store(number + 1, Ordering::Release);
         true
     }
@@ -105,7 +114,7 @@ mod tests {
 
     #[test]
     fn records_of_all_processors_are_in_order() {
-        let (_file, ended) = buffers(2);
+        let ended = ended(2);
         [(0, 1), (1, 2), (0, 4), (1, 3)].map(|(processor, ns)| assert!(add(&ended, processor, ns)));
         assert_eq!(times(&ended), [1, 2, 3, 4]);
         assert_eq!(times(&ended), []);
@@ -113,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_record_is_read_once_when_the_buffer_wraps() {
-        let (_file, ended) = buffers(1);
+        let ended = ended(1);
         let room = u64::from(wire::PACE_ENDED_TASKS);
         // 3 and `room` have no common divisor, so each round begins at another place.
         for round in 0..room {
@@ -125,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_full_buffer_can_be_read_and_used_again() {
-        let (_file, ended) = buffers(1);
+        let ended = ended(1);
         let room = u64::from(wire::PACE_ENDED_TASKS);
         (0..room).for_each(|ns| assert!(add(&ended, 0, ns)));
         assert!(!add(&ended, 0, room));

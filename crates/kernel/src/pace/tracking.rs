@@ -13,6 +13,8 @@ use crate::gate::Gate;
 use crate::mapped_array::{MappedArray, atomic_field, field};
 use crate::wire;
 
+/// A speed of 1 GHz is a cycle in each ns.
+const KHZ_PER_GHZ: u64 = 1_000_000;
 const PROGRAM_LEN: usize = wire::PACE_PROGRAM_LEN as usize;
 
 /// A rule by which tasks of unmodified programs begin.
@@ -224,7 +226,9 @@ impl Tracking {
     /// the driver reports each change of it.
     pub fn record_speed(&self, cpu: u32, khz: u32) {
         if field!(self.cpus, cpu, is_reported).read() == 0 {
+            let cycles_per_ns = (u64::from(khz) << wire::PACE_CYCLES_SHIFT) / KHZ_PER_GHZ;
             field!(self.cpus, cpu, khz).write(khz);
+            field!(self.cpus, cpu, cycles_per_ns).write(cycles_per_ns as u32);
             field!(self.cpus, cpu, milliwatts).write(self.milliwatts(khz));
         }
     }
