@@ -9,7 +9,12 @@
 
 #include "pace/state.bpf.h"
 
-/* A buffer, which user space makes: see guard/profiles.bpf.h, struct profile_map. */
+/*
+ * The buffers of a session, which user space makes: see guard/profiles.bpf.h, struct profile_map.
+ * They are one entry with a buffer for each processor, of which this declares the first one. With
+ * an entry for each processor, the map would need BPF_F_INNER_MAP, and then the verifier would not
+ * inline the look-up.
+ */
 struct pace_ended_map {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -18,11 +23,6 @@ struct pace_ended_map {
 	__uint(value_size, sizeof(struct pace_ended));
 };
 
-/*
- * The buffer of a session on a processor is at cpu * SESSIONS + session. User space sets the number
- * of entries. One map for all processors of a session would need BPF_F_INNER_MAP, with which the
- * verifier does not inline the look-up.
- */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
 	__uint(max_entries, SESSIONS);
@@ -46,12 +46,17 @@ static __always_inline void pace_wake_reader(u32 session)
 /* The buffer of a session on this processor; NULL: it has no room for a record. */
 static __always_inline struct pace_ended *pace_ended_here(u32 session)
 {
-	u32 at = bpf_get_smp_processor_id() * SESSIONS + session, first = 0;
-	void *buffer = bpf_map_lookup_elem(&pace_ended_tasks, &at);
-	struct pace_ended *ended = buffer ? bpf_map_lookup_elem(buffer, &first) : NULL;
+	void *map = bpf_map_lookup_elem(&pace_ended_tasks, &session);
+	u32 first = 0, cpu = bpf_get_smp_processor_id();
+	struct pace_ended *ended = map ? bpf_map_lookup_elem(map, &first) : NULL;
 
-	if (likely(ended && ended->added - READ_ONCE(ended->taken) < PACE_ENDED_TASKS))
-		return ended;
+	/* The verifier must see the bound of the sum. */
+	barrier_var(cpu);
+	if (likely(ended && cpu < config.processors)) {
+		ended += cpu;
+		if (likely(ended->added - READ_ONCE(ended->taken) < PACE_ENDED_TASKS))
+			return ended;
+	}
 	count_loss(session, LOSS_PACE_RECORDS);
 	return NULL;
 }

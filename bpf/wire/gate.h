@@ -109,6 +109,9 @@ struct gate_config {
 	__u32 cells;
 	/* Cells below this number are for any row, the others for common rows only. */
 	__u32 unreserved_cells;
+	/* The number of possible processors. */
+	__u32 processors;
+	__u32 unused;
 	/* The histogram's buckets for the smallest values. */
 	__u8 small_buckets[SMALL_VALUES];
 	/* The flags of each call: bits of enum call_flag and of enum guard_precall. */

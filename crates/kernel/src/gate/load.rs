@@ -53,7 +53,8 @@ pub fn unreserved_cells() -> u32 {
     cells() - cells().div_ceil(2).min(CELLS_RESERVED)
 }
 
-fn open(enabled: u32, lazy: &[&LazyMaps]) -> Result<OpenGateSkel<'static>> {
+/// Opens the gate's object. The maps in the result must exist until it is loaded.
+fn open(enabled: u32, lazy: &[&LazyMaps]) -> Result<(OpenGateSkel<'static>, Vec<MapHandle>)> {
     // A skeleton borrows its object. The objects are never freed, because a process loads only a
     // few.
     let object = Box::leak(Box::new(MaybeUninit::uninit()));
@@ -61,12 +62,12 @@ fn open(enabled: u32, lazy: &[&LazyMaps]) -> Result<OpenGateSkel<'static>> {
         GateSkelBuilder::default().open(object).doing("opening the gate's object")?;
     let maps = &mut skeleton.maps;
     maps.lens_cells.set_max_entries(cells()).doing("sizing the gate's counters")?;
-    let buffers = wire::SESSIONS * cpus::possible() as u32;
-    maps.pace_ended_tasks.set_max_entries(buffers).doing("sizing the buffers of pace")?;
     for unused in lazy.iter().filter(|lazy| lazy.are_missing(enabled)) {
         (unused.shrink)(maps)?;
     }
-    Ok(skeleton)
+    let used = lazy.iter().filter(|lazy| !lazy.are_missing(enabled));
+    let shapes = used.filter_map(|used| used.fit.map(|fit| fit(maps))).collect::<Result<_>>()?;
+    Ok((skeleton, shapes))
 }
 
 fn configure(skeleton: &mut OpenGateSkel<'static>, enabled: u32, generation: u32) {
@@ -76,6 +77,7 @@ fn configure(skeleton: &mut OpenGateSkel<'static>, enabled: u32, generation: u32
     config.generation = generation;
     config.cells = cells();
     config.unreserved_cells = unreserved_cells();
+    config.processors = cpus::possible() as u32;
     config.call_flags = call_flags();
     config.small_buckets = stats::histogram::SMALL;
     for (entry, known) in config.interpreters.iter_mut().zip(identity_name::interpreters()) {
@@ -133,7 +135,7 @@ impl LoadedGate {
         generation: u32,
         lazy: &[&LazyMaps],
     ) -> Result<Self> {
-        let mut skeleton = open(enabled, lazy)?;
+        let (mut skeleton, _shapes) = open(enabled, lazy)?;
         configure(&mut skeleton, enabled, generation);
         if let Some((maps, enabled)) = previous {
             reuse(skeleton.open_object_mut(), maps, enabled, lazy)?;
@@ -274,7 +276,7 @@ impl Iterators {
         lazy: &[&LazyMaps],
         kinds: &[IteratorKind],
     ) -> Result<Self> {
-        let mut skeleton = open(enabled, lazy)?;
+        let (mut skeleton, _shapes) = open(enabled, lazy)?;
         configure(&mut skeleton, enabled, generation);
         reuse(skeleton.open_object_mut(), maps, enabled, lazy)?;
         for mut program in skeleton.open_object_mut().progs_mut() {

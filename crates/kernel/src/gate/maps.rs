@@ -28,6 +28,9 @@ pub struct LazyMaps {
     pub bit: u32,
     /// Makes the maps small in an object that is loaded without the extension.
     pub shrink: fn(&mut OpenGateMaps) -> Result<()>,
+    /// Gives the maps of an object that is loaded with the extension the shape that this machine
+    /// needs. The result must exist until the object is loaded. `None`: nothing is to be done.
+    pub fit: Option<fn(&mut OpenGateMaps) -> Result<MapHandle>>,
 }
 
 impl LazyMaps {

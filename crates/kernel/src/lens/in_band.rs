@@ -300,7 +300,12 @@ pub struct InBandKernelSide;
 
 impl KernelSide for InBandKernelSide {
     fn lazy_maps(&self) -> Option<&'static LazyMaps> {
-        Some(&LazyMaps { prefixes: &["in_band_"], bit: wire::LENS_IN_BAND, shrink: shrink_maps })
+        Some(&LazyMaps {
+            prefixes: &["in_band_"],
+            bit: wire::LENS_IN_BAND,
+            shrink: shrink_maps,
+            fit: None,
+        })
     }
 
     fn release(&self, gate: &Gate, session: u32) {

@@ -16,38 +16,43 @@ const MAP: &str = "pace_ended_tasks";
 
 /// The buffers of a session, by processor.
 pub struct EndedTasks {
-    buffers: Vec<MappedArray<wire::pace_ended>>,
+    buffers: MappedArray<wire::pace_ended>,
+}
+
+/// Makes the buffers of a session. All have the same shape, which the gate must know when it is
+/// loaded.
+pub(super) fn new_buffers() -> Result<MapHandle> {
+    let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
+        map_flags: libbpf_rs::libbpf_sys::BPF_F_MMAPABLE,
+        ..Default::default()
+    };
+    let (name, key) = (Some("tollgate_ended"), size_of::<u32>());
+    let value = size_of::<wire::pace_ended>() * cpus::possible();
+    MapHandle::create(MapType::Array, name, key as u32, value as u32, 1, &options)
+        .doing("making room for tasks with deadlines that end")
 }
 
 impl EndedTasks {
     /// Gives a session buffers, which it keeps until [`release`]. Without them, the records of its
     /// tasks are lost.
     pub fn new(gate: &Gate, session: u32) -> Result<Self> {
-        const DOING: &str = "making room for tasks with deadlines that end";
-        let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
-            sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
-            map_flags: libbpf_rs::libbpf_sys::BPF_F_MMAPABLE,
-            ..Default::default()
-        };
-        let (key, value) = (size_of::<u32>() as u32, size_of::<wire::pace_ended>() as u32);
-        let name = Some("tollgate_ended");
-        let make = |key_bytes: [u8; 4]| {
-            let map =
-                MapHandle::create(MapType::Array, name, key, value, 1, &options).doing(DOING)?;
-            let descriptor = map.as_fd().as_raw_fd().to_ne_bytes();
-            gate.maps.get(MAP).update(&key_bytes, &descriptor, MapFlags::ANY).doing(DOING)?;
-            MappedArray::new(&map, 1)
-        };
-        Ok(Self { buffers: keys(session).map(make).collect::<Result<_>>()? })
+        let map = new_buffers()?;
+        let descriptor = map.as_fd().as_raw_fd().to_ne_bytes();
+        gate.maps
+            .get(MAP)
+            .update(&session.to_ne_bytes(), &descriptor, MapFlags::ANY)
+            .doing("giving a session room for tasks with deadlines that end")?;
+        Ok(Self { buffers: MappedArray::new(&map, cpus::possible() as u32)? })
     }
 
     /// The records that were not read yet, in the order in which the tasks have ended.
     pub fn read(&self) -> Vec<wire::pace_record> {
         let mut records = Vec::new();
-        for buffer in &self.buffers {
-            let taken = atomic_field!(buffer, 0, taken);
-            let added = atomic_field!(buffer, 0, added).load(Ordering::Acquire);
-            let all = field!(buffer, 0, records);
+        for processor in 0..self.buffers.entries() {
+            let taken = atomic_field!(self.buffers, processor, taken);
+            let added = atomic_field!(self.buffers, processor, added).load(Ordering::Acquire);
+            let all = field!(self.buffers, processor, records);
             for number in taken.load(Ordering::Relaxed)..added {
                 let index = number % u64::from(wire::PACE_ENDED_TASKS);
                 let record = all.at(index as usize * size_of::<wire::pace_record>());
@@ -61,18 +66,10 @@ impl EndedTasks {
     }
 }
 
-/// The keys of a session's buffers.
-fn keys(session: u32) -> impl Iterator<Item = [u8; 4]> {
-    let processors = 0..cpus::possible() as u32;
-    processors.map(move |processor| (processor * wire::SESSIONS + session).to_ne_bytes())
-}
-
 /// Takes the buffers away from a session.
 pub(super) fn release(gate: &Gate, session: u32) {
-    for key in keys(session) {
-        // It fails if the session has none.
-        let _ = gate.maps.get(MAP).delete(&key);
-    }
+    // It fails if the session has none.
+    let _ = gate.maps.get(MAP).delete(&session.to_ne_bytes());
 }
 
 #[cfg(test)]
@@ -81,29 +78,25 @@ mod tests {
 
     use super::*;
 
-    fn buffer() -> MappedArray<wire::pace_ended> {
+    fn ended(processors: u32) -> EndedTasks {
         let file = tempfile::tempfile().expect("a file");
-        file.set_len(size_of::<wire::pace_ended>() as u64).expect("room");
-        MappedArray::new(&file, 1).expect("it can be mapped")
-    }
-
-    fn ended(processors: usize) -> EndedTasks {
-        EndedTasks { buffers: std::iter::repeat_with(buffer).take(processors).collect() }
+        let bytes = size_of::<wire::pace_ended>() * processors as usize;
+        file.set_len(bytes as u64).expect("room");
+        EndedTasks { buffers: MappedArray::new(&file, processors).expect("it can be mapped") }
     }
 
     /// Adds a record as the gate does. Returns false if there is no room.
-    fn add(to: &EndedTasks, processor: usize, end_ns: u64) -> bool {
-        let buffer = &to.buffers[processor];
-        let added = atomic_field!(buffer, 0, added);
+    fn add(to: &EndedTasks, processor: u32, end_ns: u64) -> bool {
+        let added = atomic_field!(to.buffers, processor, added);
         let number = added.load(Ordering::Relaxed);
         let room = u64::from(wire::PACE_ENDED_TASKS);
-        if number - field!(buffer, 0, taken).read() == room {
+        if number - field!(to.buffers, processor, taken).read() == room {
             return false;
         }
         let mut record = wire::pace_record::new_zeroed();
         record.end_ns = end_ns;
         let at = (number % room) as usize * size_of::<wire::pace_record>();
-        field!(buffer, 0, records).at(at).write(record);
+        field!(to.buffers, processor, records).at(at).write(record);
         added.store(number + 1, Ordering::Release);
         true
     }
@@ -115,7 +108,9 @@ mod tests {
     #[test]
     fn records_of_all_processors_are_in_order() {
         let ended = ended(2);
-        [(0, 1), (1, 2), (0, 4), (1, 3)].map(|(processor, ns)| assert!(add(&ended, processor, ns)));
+        for (processor, ns) in [(0, 1), (1, 2), (0, 4), (1, 3)] {
+            assert!(add(&ended, processor, ns));
+        }
         assert_eq!(times(&ended), [1, 2, 3, 4]);
         assert_eq!(times(&ended), []);
     }

@@ -1,5 +1,9 @@
 //! Creates the maps of pace when they are first needed, and ends the tasks of a session.
 
+use std::os::fd::AsFd as _;
+
+use libbpf_rs::MapHandle;
+
 use super::ended_tasks;
 use super::tracking::Tracking;
 use crate::error::{ErrorContext as _, Result};
@@ -22,6 +26,13 @@ fn shrink_maps(maps: &mut OpenGateMaps) -> Result<()> {
     maps.pace_free_tasks.set_max_entries(1).doing(SIZING)
 }
 
+/// The verifier learns the size of a session's buffers from a first one.
+fn fit_maps(maps: &mut OpenGateMaps) -> Result<MapHandle> {
+    let buffers = ended_tasks::new_buffers()?;
+    maps.pace_ended_tasks.set_inner_map_fd(buffers.as_fd()).doing("fitting the maps of pace")?;
+    Ok(buffers)
+}
+
 /// Ends the tasks of sessions.
 pub struct PaceKernelSide;
 
@@ -40,6 +51,7 @@ impl KernelSide for PaceKernelSide {
             ],
             bit: wire::PACE,
             shrink: shrink_maps,
+            fit: Some(fit_maps),
         })
     }
 

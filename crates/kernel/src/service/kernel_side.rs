@@ -52,6 +52,7 @@ impl KernelSide for ServicesKernelSide {
             prefixes: &["service_", ".bss.services", ".bss.members", ".bss.rulesets"],
             bit: wire::SERVICE,
             shrink: shrink_maps,
+            fit: None,
         })
     }
 
