@@ -3,6 +3,8 @@
 mod level;
 mod live_lens;
 mod rows;
+#[cfg(test)]
+mod samples;
 mod screen;
 mod table;
 mod view;

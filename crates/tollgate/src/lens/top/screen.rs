@@ -100,3 +100,72 @@ fn marked<'a>(titles: &'a str, columns: &TopColumns, view: &TopView) -> Line<'a>
     spans.push(Span::styled(&titles[at..], strong));
     Line::from(spans)
 }
+
+#[cfg(test)]
+mod tests {
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+    use snapbox::{assert_data_eq, file};
+
+    use super::super::level::TopLevel;
+    use super::super::samples::sample;
+    use super::*;
+
+    /// What is on a terminal of this size.
+    fn screen(view: &TopView, columns: u16, rows: u16) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(columns, rows)).expect("a screen");
+        let head = "tollgate lens  all processes  5 threads";
+        terminal.draw(|frame| draw(frame, view, head)).expect("drawn");
+        terminal.backend().to_string()
+    }
+
+    fn view(level: TopLevel) -> TopView {
+        let mut view = TopView::new(level, true);
+        view.update(&sample());
+        view
+    }
+
+    // After an intended change, SNAPSHOTS=overwrite writes the new screens.
+
+    #[test]
+    fn a_terminal_of_80_columns() {
+        let shown = screen(&view(TopLevel::Process), 80, 11);
+        assert_data_eq!(shown, file!["../fixtures/top-80.txt"].raw());
+    }
+
+    #[test]
+    fn a_terminal_of_200_columns() {
+        let shown = screen(&view(TopLevel::Call), 200, 13);
+        assert_data_eq!(shown, file!["../fixtures/top-200.txt"].raw());
+    }
+
+    #[test]
+    fn the_selected_row_is_visible_at_every_size() {
+        let mut view = view(TopLevel::Call);
+        view.press(KeyCode::End, &sample());
+        let last = view.rows.last().map(|row| row.name.clone()).expect("there are rows");
+        for rows in 9..14 {
+            let shown = screen(&view, 80, rows);
+            assert!(shown.contains(&last), "{shown}");
+        }
+        for (columns, rows) in [(1, 1), (10, 3), (30, 6)] {
+            screen(&view, columns, rows);
+        }
+    }
+
+    #[test]
+    fn keys_are_underlined_and_the_order_stands_out() {
+        let view = view(TopLevel::Process);
+        let lines = lines(&view, Some(200));
+        let titles = marked(&lines.titles, &columns_of(view.level), &view);
+        let of = |modifier| {
+            let spans = titles.spans.iter();
+            let marked = spans.filter(|span| span.style.add_modifier.contains(modifier));
+            marked.map(|span| span.content.as_ref()).collect::<String>()
+        };
+        assert_eq!(of(Modifier::UNDERLINED), "cewobit59pmf");
+        assert_eq!(of(Modifier::REVERSED), "on CPU %");
+        let shown: String = titles.spans.iter().map(|span| span.content.as_ref()).collect();
+        assert_eq!(shown, lines.titles);
+    }
+}

@@ -152,3 +152,127 @@ impl TopView {
         self.sort = keys[(at + step) % keys.len()];
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples::sample;
+    use super::*;
+
+    fn press(view: &mut TopView, keys: &[KeyCode]) {
+        for key in keys {
+            assert!(view.press(*key, &sample()), "{key:?} means nothing");
+        }
+    }
+
+    fn names(view: &TopView) -> Vec<&str> {
+        view.rows.iter().map(|row| row.name.as_str()).collect()
+    }
+
+    fn view(level: TopLevel) -> TopView {
+        let mut view = TopView::new(level, true);
+        view.update(&sample());
+        view
+    }
+
+    #[test]
+    fn a_row_leads_to_what_it_consists_of_and_back() {
+        let mut view = view(TopLevel::Program);
+        assert_eq!(names(&view), ["cache\\u{1b}[2J", "nginx"]);
+        press(&mut view, &[KeyCode::Down, KeyCode::Enter]);
+        assert_eq!(names(&view), ["nginx (100)", "nginx (110)"]);
+        press(&mut view, &[KeyCode::Enter]);
+        assert_eq!(names(&view), ["worker 101 (101)", "nginx (100)"]);
+        press(&mut view, &[KeyCode::Enter]);
+        assert_eq!(names(&view), ["read", "epoll_wait"]);
+        press(&mut view, &[KeyCode::Down, KeyCode::Enter]);
+        assert_eq!(names(&view), ["(still asleep)"]);
+        let path = "nginx > nginx (100) > worker 101 (101) > epoll_wait > blocking sites  by \
+                    blocked %";
+        assert_eq!(view.path(), path);
+        // There is nothing below a site.
+        press(&mut view, &[KeyCode::Enter]);
+        assert_eq!(view.path(), path);
+        press(&mut view, &[KeyCode::Backspace, KeyCode::Left, KeyCode::Esc]);
+        assert_eq!((view.level, view.selected()), (TopLevel::Process, Some(0)));
+        press(&mut view, &[KeyCode::Esc]);
+        assert_eq!((view.level, view.selected()), (TopLevel::Program, Some(1)));
+        // From here, Esc ends the view.
+        assert!(!view.press(KeyCode::Esc, &sample()) && !view.press(KeyCode::Char('q'), &sample()));
+    }
+
+    #[test]
+    fn rows_are_sorted_by_every_column() {
+        let mut view = view(TopLevel::Call);
+        for (key, first) in [
+            ('c', "read"),
+            ('e', "read"),
+            ('w', "epoll_wait"),
+            ('o', "read"),
+            ('b', "epoll_wait"),
+            ('i', "epoll_wait"),
+            ('m', "epoll_wait"),
+            ('n', "epoll_wait"),
+        ] {
+            press(&mut view, &[KeyCode::Char(key)]);
+            assert_eq!(names(&view)[0], first, "{key}");
+            press(&mut view, &[KeyCode::Char('r')]);
+            let last = names(&view).last().copied();
+            assert!(last == Some(first) || "ei".contains(key), "{key}: {last:?}");
+            press(&mut view, &[KeyCode::Char('r')]);
+        }
+        press(&mut view, &[KeyCode::Char('>')]);
+        assert_eq!(view.sort(), 'c');
+        press(&mut view, &[KeyCode::Char('<'), KeyCode::Char('<')]);
+        assert_eq!(view.sort(), 'f');
+    }
+
+    #[test]
+    fn the_same_row_stays_selected() {
+        let mut view = view(TopLevel::Process);
+        press(&mut view, &[KeyCode::Char('c'), KeyCode::Home]);
+        let selected = |view: &TopView| view.rows[view.selected().expect("one")].name.clone();
+        let before = selected(&view);
+        press(&mut view, &[KeyCode::Char('r')]);
+        assert_eq!(selected(&view), before);
+        // It has gone: the one at its position is selected.
+        let at = view.selected();
+        let mut rest = sample();
+        rest.rows.retain(|row| row.name.tgid != 200);
+        view.update(&rest);
+        assert_eq!(view.selected(), at.map(|at| at.min(view.rows.len() - 1)));
+        view.update(&Sample::default());
+        assert_eq!((view.rows.len(), view.selected()), (0, None));
+        press(&mut view, &[KeyCode::Down, KeyCode::Enter, KeyCode::End]);
+    }
+
+    #[test]
+    fn every_level_shows_what_was_chosen() {
+        let mut view = view(TopLevel::Call);
+        // Which threads make the call?
+        press(&mut view, &[KeyCode::Char('n'), KeyCode::End, KeyCode::Enter]);
+        assert_eq!(view.chosen.keys[0].1, "write");
+        press(&mut view, &[KeyCode::BackTab, KeyCode::BackTab]);
+        assert_eq!((view.level, names(&view)), (TopLevel::Thread, vec!["nginx (110)"]));
+        press(&mut view, &[KeyCode::Tab, KeyCode::Tab, KeyCode::Tab]);
+        assert_eq!((view.level, names(&view)), (TopLevel::Program, vec!["nginx"]));
+    }
+
+    #[test]
+    fn without_rows_of_threads_there_is_no_such_level() {
+        let mut view = TopView::new(TopLevel::Thread, false);
+        view.update(&sample());
+        assert_eq!(view.level, TopLevel::Process);
+        press(&mut view, &[KeyCode::Enter]);
+        assert_eq!(view.level, TopLevel::Call);
+    }
+
+    #[test]
+    fn values_are_per_second_and_add_up() {
+        let view = view(TopLevel::Process);
+        let nginx = view.rows.iter().find(|row| row.name == "nginx (100)").expect("a row");
+        assert_eq!((nginx.calls, nginx.errors), (10_004.0, 1_000.0));
+        assert_eq!(nginx.in_waits_ns, 1.745e9);
+        assert_eq!(nginx.wall_ns, nginx.cpu_ns + nginx.blocked_ns + nginx.runqueue_ns);
+        assert_eq!(nginx.blocked_in, "(still asleep)");
+    }
+}
