@@ -22,7 +22,7 @@ type Sites = BTreeMap<(u32, u64), SiteStats>;
 pub const SITE_OF_SLEEPERS: u64 = 0;
 
 /// What was counted in an interval.
-pub struct Interval {
+pub struct IntervalStats {
     /// The statistics of rows. The longest times are estimates, because the gate keeps only those
     /// since the rows began.
     pub rows: BTreeMap<RowName, RowStats>,
@@ -53,7 +53,7 @@ impl IntervalReader {
     }
 
     /// What was counted since the reading before. `began_ns`: when the session began to count.
-    pub fn read(&mut self, gate: &Gate, session: u32, began_ns: u64) -> Result<Interval> {
+    pub fn read(&mut self, gate: &Gate, session: u32, began_ns: u64) -> Result<IntervalStats> {
         let mut rows = self.collector.take_stats(gate, session)?;
         let now = now_ns();
         let mut in_progress: BTreeMap<RowName, CallsInProgress> = BTreeMap::new();
@@ -70,7 +70,7 @@ impl IntervalReader {
         self.sites = since(&mut rows, &self.sites);
         add_in_progress(&mut rows, &in_progress, &self.in_progress);
         self.in_progress = in_progress;
-        Ok(Interval { rows, threads: threads.len() })
+        Ok(IntervalStats { rows, threads: threads.len() })
     }
 }
 

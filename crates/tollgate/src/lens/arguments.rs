@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand, value_parser};
 
 use super::options::LensOptions;
-use super::top::TopLevel;
+use super::top::level::TopLevel;
 use crate::options::{ResultOptions, duration};
 use crate::process_selection::Select;
 

@@ -58,7 +58,8 @@ fn one(out: &mut String, call: &Call, octaves: &[HistogramOctave], columns: usiz
 
 fn range(octave: &HistogramOctave) -> String {
     match octave.to_ns {
-        Some(to) => format!("{} to {}", duration(octave.from_ns), duration(to)),
+        // The longest durations ("1.02 us") have seven characters.
+        Some(to) => format!("{:>7} to {:>7}", duration(octave.from_ns), duration(to)),
         None => format!("{} or more", duration(octave.from_ns)),
     }
 }

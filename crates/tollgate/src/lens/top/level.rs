@@ -9,7 +9,6 @@ pub enum TopLevel {
     Process,
     Thread,
     Call,
-    /// The blocking sites of calls
     Site,
 }
 
@@ -37,6 +36,6 @@ impl TopLevel {
 
     /// One row, as a part of "and 3 more ROWS".
     pub fn one(self) -> &'static str {
-        if self == Self::Site { "site" } else { self.title() }
+        if self == Self::Site { "blocking site" } else { self.title() }
     }
 }

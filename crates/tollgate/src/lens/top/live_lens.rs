@@ -27,6 +27,13 @@ pub struct Sample {
     pub losses: Losses,
 }
 
+impl Sample {
+    /// The time in seconds; not 0.
+    pub fn seconds(&self) -> f64 {
+        self.time.as_secs_f64().max(1e-9)
+    }
+}
+
 /// What a thread or a process has done in an interval.
 pub struct SampleRow {
     /// The name of its process.

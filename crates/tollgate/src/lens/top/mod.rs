@@ -1,7 +1,9 @@
 //! `tollgate lens top`: where the time of calls goes, live.
 
-mod level;
+mod columns;
+pub mod level;
 mod live_lens;
+mod live_watch;
 mod rows;
 #[cfg(test)]
 mod samples;
@@ -12,21 +14,20 @@ mod view;
 use std::cell::RefCell;
 use std::process::ExitCode;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Result;
 use kernel::process::wait_readable;
 use kernel::wire;
 
 use super::arguments::TopArguments;
-use crate::format::{command_line, count, number_of};
 use crate::output::{self, Output};
 use crate::process_selection::{self, Select};
 use crate::process_watch::{RunningWatch, is_interrupted};
 use crate::session_runner::TEND_INTERVAL;
 use crate::tui::run_screen;
-pub use level::TopLevel;
 use live_lens::{LiveLensSetup, Sample};
+use live_watch::LiveWatch;
 use screen::LensScreen;
 use table::text;
 use view::TopView;
@@ -45,11 +46,11 @@ pub fn top(arguments: &TopArguments) -> Result<ExitCode> {
     if arguments.sample {
         mask |= wire::LENS_SAMPLE;
     }
-    let has_threads = has_room_for_threads(select)?;
+    let has_threads = has_room_for_threads(select);
     let per = if has_threads { wire::PER_THREAD } else { wire::PER_PROCESS };
     let setup = LiveLensSetup { mask, per, sample: Rc::clone(&sample) };
     let watch = RunningWatch::start(select, vec![Box::new(setup)])?;
-    let mut live = LiveWatch { watch, sample, title: title(select) };
+    let mut live = LiveWatch::new(watch, select, sample);
     let mut view = TopView::new(arguments.by, has_threads);
     let tables = if arguments.once { Some(1) } else { arguments.count };
     if tables.is_none() && Output::Stdout.columns().is_some() {
@@ -62,47 +63,11 @@ pub fn top(arguments: &TopArguments) -> Result<ExitCode> {
 }
 
 /// Whether the gate has enough counters for rows of their own for all threads of these processes.
-fn has_room_for_threads(select: &Select) -> Result<bool> {
-    let mut pids = process_selection::by_pid(select)?;
-    pids.extend(process_selection::by_properties(select));
-    let threads: usize = pids.into_iter().map(kernel::process::thread_count).sum();
-    Ok(threads * CALLS_OF_THREAD <= kernel::gate::unreserved_cells() as usize)
-}
-
-/// What is watched, for the first line.
-fn title(select: &Select) -> String {
-    if select.all {
-        return "all processes".into();
-    }
-    let pids = select.pid.iter().map(|pid| format!("process {pid}"));
-    let words = select.cgroup.iter().chain(&select.unit).cloned();
-    let names = select.comm.iter().map(|name| name.to_string_lossy().into_owned());
-    pids.chain(words.chain(names).map(|word| command_line(&[word]))).collect::<Vec<_>>().join(", ")
-}
-
-/// A watch, and what was read of it last.
-struct LiveWatch<'a> {
-    watch: RunningWatch<'a>,
-    sample: Rc<RefCell<Sample>>,
-    title: String,
-}
-
-impl LiveWatch<'_> {
-    fn refresh(&mut self) -> Result<()> {
-        self.watch.runner.refresh().into_iter().next().map_or(Ok(()), Err)?;
-        self.sample.borrow_mut().losses = self.watch.runner.losses()?;
-        Ok(())
-    }
-
-    /// The first line of a view.
-    fn head(&self) -> String {
-        let sample = self.sample.borrow();
-        let losses: u64 = sample.losses.values().sum();
-        let lost = if losses > 0 { format!("  LOSSES: {}", count(losses)) } else { String::new() };
-        let over = if self.watch.is_over() { "  all have ended" } else { "" };
-        let threads = number_of(sample.threads, "thread");
-        format!("tollgate lens  {}  {threads}{over}{lost}", self.title)
-    }
+fn has_room_for_threads(select: &Select) -> bool {
+    let named = select.pid.iter().copied();
+    let pids = named.chain(process_selection::by_properties(select));
+    let threads: usize = pids.map(kernel::process::thread_count).sum();
+    threads * CALLS_OF_THREAD <= kernel::gate::unreserved_cells() as usize
 }
 
 /// Prints this many tables, or tables until an interrupt or until the last process has ended.
@@ -132,9 +97,4 @@ fn print_tables(
         }
     }
     Ok(())
-}
-
-/// The time that a sample covers, in seconds; not 0.
-fn seconds(time: Duration) -> f64 {
-    time.as_secs_f64().max(1e-9)
 }

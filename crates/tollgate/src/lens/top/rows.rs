@@ -11,7 +11,6 @@ use super::super::call_table::shown_name;
 use super::super::report::Call;
 use super::level::TopLevel;
 use super::live_lens::{Sample, SampleRow};
-use super::seconds;
 use crate::format::printable;
 
 /// A longer name is cut off.
@@ -105,7 +104,7 @@ pub fn rows(
             }
         }
     }
-    let seconds = seconds(sample.time);
+    let seconds = sample.seconds();
     let groups =
         groups.into_iter().map(|(key, (name, stats))| Group::of(key, name, &stats, symbols));
     if level == TopLevel::Site {

@@ -10,8 +10,9 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
-use super::LiveWatch;
-use super::table::{TopColumns, columns_of, lines};
+use super::columns::{TopColumns, columns_of};
+use super::live_watch::LiveWatch;
+use super::table::lines;
 use super::view::TopView;
 use crate::session_runner::TEND_INTERVAL;
 use crate::tui::{LiveScreen, draw_table};

@@ -3,10 +3,10 @@
 use kernel::symbols::KernelSymbols;
 use ratatui::crossterm::event::KeyCode;
 
+use super::columns::{NAME_KEY, columns_of};
 use super::level::TopLevel;
 use super::live_lens::Sample;
 use super::rows::{Chosen, RowKey, TopRow, rows};
-use super::table::{NAME_KEY, columns_of};
 
 /// How many rows the keys for a page move.
 const PAGE: usize = 10;
