@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn a_row_leads_to_what_it_consists_of_and_back() {
         let mut view = view(TopLevel::Program);
-        assert_eq!(names(&view), ["cache\\u{1b}[2J", "nginx"]);
+        assert_eq!(names(&view), ["cache\\x1b[2J", "nginx"]);
         press(&mut view, &[KeyCode::Down, KeyCode::Enter]);
         assert_eq!(names(&view), ["nginx (100)", "nginx (110)"]);
         press(&mut view, &[KeyCode::Enter]);
