@@ -28,6 +28,8 @@ pub struct IntervalStats {
     pub rows: BTreeMap<RowName, RowStats>,
     /// The number of threads in the session.
     pub threads: usize,
+    /// Until when the times of calls in progress count.
+    pub ended_ns: u64,
 }
 
 /// Reads the statistics of intervals. Times of a call count in the intervals in which they pass,
@@ -70,7 +72,7 @@ impl IntervalReader {
         self.sites = since(&mut rows, &self.sites);
         add_in_progress(&mut rows, &in_progress, &self.in_progress);
         self.in_progress = in_progress;
-        Ok(IntervalStats { rows, threads: threads.len() })
+        Ok(IntervalStats { rows, threads: threads.len(), ended_ns: now })
     }
 }
 

@@ -97,12 +97,13 @@ impl Extension for LiveLens {
 
     fn refresh(&mut self, context: &mut SessionContext<'_>) -> Result<()> {
         let interval = self.reader.read(context.gate, context.session.index, self.began_ns)?;
-        let now = now_ns();
-        let time = Duration::from_nanos(now - std::mem::replace(&mut self.read_ns, now));
-        let has_done = |row: &RowStats| {
-            row.calls.values().any(|call| call.count + call.unfinished + call.wall_ns > 0)
-        };
-        let active = interval.rows.into_iter().filter(|(_, row)| has_done(row));
+        // A thread that sleeps in a call has slept for exactly this time.
+        let before = std::mem::replace(&mut self.read_ns, interval.ended_ns);
+        let time = Duration::from_nanos(interval.ended_ns.saturating_sub(before));
+        let active = interval.rows.into_iter().filter_map(|(name, mut row)| {
+            row.calls.retain(|_, call| call.count + call.unfinished + call.wall_ns > 0);
+            (!row.calls.is_empty()).then_some((name, row))
+        });
         let rows: Vec<_> = active.map(|(name, stats)| self.sample_row(name, stats)).collect();
         self.programs = rows.iter().map(|row| (row.name.tgid, row.program.clone())).collect();
         let losses = Losses::new();
