@@ -54,8 +54,8 @@ fn shows_where_a_process_sleeps() {
 #[test]
 fn signals_restore_the_terminal() {
     let subject = Subject::new();
-    let mut terminal = Terminal::of_columns(80);
     for signal in [libc::SIGTERM, libc::SIGINT] {
+        let mut terminal = Terminal::of_columns(80);
         let top = top_of(&subject, &terminal);
         terminal.shows("its head", |screen| screen.contains("tollgate lens  process"));
         top.signal(signal);
