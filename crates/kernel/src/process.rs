@@ -440,6 +440,11 @@ pub(crate) fn thread_usage(thread: u32) -> Option<ThreadUsage> {
     })
 }
 
+/// The number of threads of a process; 0 if it has ended.
+pub fn thread_count(process: u32) -> usize {
+    fs::read_dir(format!("/proc/{process}/task")).map_or(0, Iterator::count)
+}
+
 /// Whether the process exists and has not ended. A zombie has ended.
 pub fn is_alive(process: u32) -> bool {
     !matches!(stat(process)[0].chars().next(), None | Some('Z' | 'X'))

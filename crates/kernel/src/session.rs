@@ -71,6 +71,27 @@ pub struct LiveThread {
     pub(crate) life: wire::lens_life,
 }
 
+#[cfg(test)]
+impl LiveThread {
+    pub(crate) fn of_test(
+        call: Option<(u32, u64)>,
+        state: wire::thread_state,
+        life: wire::lens_life,
+    ) -> Self {
+        Self {
+            slot: 1,
+            pid: 2,
+            is_call_known: true,
+            is_in_outer_call: false,
+            is_in_unseen_call: false,
+            call,
+            row: 3,
+            state,
+            life,
+        }
+    }
+}
+
 const BEGUN: u32 = wire::SESSION_BEGUN;
 
 /// When a session has begun to count.

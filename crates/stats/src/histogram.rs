@@ -113,6 +113,42 @@ fn estimate(bucket: usize) -> f64 {
     2.0 * smallest * largest / (smallest + largest)
 }
 
+/// The values from one power of two to the next, and how many there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Octave {
+    /// The first value; 0 is in an octave of its own.
+    pub low: u64,
+    /// The first value beyond. `None`: the octave also has all values that are out of range.
+    pub high: Option<u64>,
+    /// The number of values.
+    pub count: u64,
+}
+
+/// The values by octave, from the first octave that has any to the last one. This is exact, because
+/// every octave begins with a bucket. `counts` is as for [`quantile`].
+///
+/// # Panics
+///
+/// If there are more counts than [`BUCKETS`].
+pub fn octaves(counts: &[u64]) -> Vec<Octave> {
+    total(counts);
+    let end = counts.iter().rposition(|count| *count > 0).map_or(0, |last| last + 1);
+    let mut octaves: Vec<Octave> = Vec::new();
+    for (bucket, count) in counts[..end].iter().enumerate() {
+        let (low, _) = bounds(bucket);
+        if low.is_power_of_two() || bucket == 0 {
+            let high = if low == 0 { 1 } else { 2 * low };
+            let high = (high < 1 << RANGE_BITS).then_some(high);
+            octaves.push(Octave { low, high, count: 0 });
+        }
+        if let Some(octave) = octaves.last_mut() {
+            octave.count += count;
+        }
+    }
+    let empty = octaves.iter().take_while(|octave| octave.count == 0).count();
+    octaves.split_off(empty)
+}
+
 fn total(counts: &[u64]) -> u64 {
     assert!(counts.len() <= BUCKETS, "{} counts for {BUCKETS} buckets", counts.len());
     counts.iter().sum()
@@ -161,6 +197,38 @@ mod tests {
             let exact = 64.0 * ((k as f64 / 8.0).exp2() - 1.0);
             assert_eq!(f64::from(start), exact.round(), "boundary {k}");
         }
+    }
+
+    #[test]
+    fn octaves_have_every_value_once() {
+        let values = [1, 2, 3, 15, 16, 17, 2047, 2048, (1 << 37) - 1, u64::MAX];
+        let mut counts = [0; BUCKETS];
+        values.iter().for_each(|value| counts[bucket(*value)] += 1);
+        let octaves = octaves(&counts);
+        assert!(octaves[0].low == 1 && octaves[0].count == 1, "{octaves:?}");
+        for (octave, next) in octaves.iter().zip(&octaves[1..]) {
+            assert!(octave.high == Some(next.low) && next.low == 2 * octave.low, "{octaves:?}");
+        }
+        for octave in &octaves {
+            let is_in =
+                |value: &&u64| **value >= octave.low && octave.high.is_none_or(|h| **value < h);
+            assert_eq!(octave.count, values.iter().filter(is_in).count() as u64, "{octave:?}");
+        }
+        let last = octaves.last().expect("it has values");
+        assert_eq!((last.low, last.high), (1 << 36, None));
+    }
+
+    #[test]
+    fn octaves_without_values_are_only_between_others() {
+        assert_eq!(octaves(&[0; BUCKETS]), []);
+        let octave = |low, high, count| Octave { low, high: Some(high), count };
+        assert_eq!(octaves(&[5]), [octave(0, 1, 5)]);
+        let mut counts = [0; BUCKETS];
+        (counts[bucket(1024)], counts[bucket(4095)], counts[bucket(4096)]) = (1, 2, 4);
+        let wanted = [octave(1024, 2048, 1), octave(2048, 4096, 2), octave(4096, 8192, 4)];
+        assert_eq!(octaves(&counts), wanted);
+        counts[bucket(4095)] = 0;
+        assert_eq!(octaves(&counts)[1], octave(2048, 4096, 0));
     }
 
     #[test]

@@ -55,6 +55,11 @@ pub fn given_time(time: Duration) -> String {
     }
 }
 
+/// A time per second in percent of one thread or one processor: "100.0".
+pub fn percent_of_time(ns_per_second: f64) -> String {
+    format!("{:.1}", ns_per_second / 1e7)
+}
+
 /// "1,234,567"
 pub fn count(value: u64) -> String {
     let digits = value.to_string();

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Error, Result, anyhow, bail};
 use kernel::losses::LOSS_REASONS;
 use kernel::process::wait_readable;
 use kernel::wire;
@@ -35,61 +35,20 @@ pub fn watch(
     extensions: Vec<Box<dyn ExtensionSetup>>,
 ) -> Result<Report> {
     let select = watched.select;
-    if select.is_empty() {
-        bail!(
-            "select the processes to watch: -p PID, --comm NAME, --cgroup PATH, --unit UNIT or \
-            --all"
-        );
-    }
-    let named = process_selection::by_pid(select)?;
-    process_selection::check_cgroups(select)?;
-    let mut runner = SessionRunner::start_watch(select, extensions)?;
-    kernel::signals::on_interrupt(&INTERRUPTED)?;
-    if select.all {
-        runner.gate_new_processes();
-    }
-    runner.follow_cgroups(select)?;
-    let mut attached = BTreeSet::new();
-    let mut missed = attach(named, &mut runner, &mut attached)?;
-    // Further rounds find processes that others forked while the first ones were attached.
-    for _ in 0..2 {
-        runner.tend()?;
-        missed = missed.max(attach(
-            process_selection::by_properties(select),
-            &mut runner,
-            &mut attached,
-        )?);
-    }
-    let pids: Vec<_> = attached.iter().copied().collect();
-    missed = missed.max(runner.begin(&pids)?);
-    // Beginning waits for the kernel, sometimes for tens of ms.
+    let mut watch = RunningWatch::start(select, extensions)?;
     let end = watched.duration.map(|duration| Instant::now() + duration);
-    if !select.all && !select.is_dynamic() && !runner.has_threads() {
-        let is_full =
-            runner.losses()?.contains_key(LOSS_REASONS[wire::LOSS_THREADS_FULL as usize].text);
-        runner.cancel()?;
-        ensure!(
-            !is_full,
-            "the gate has no room for the threads of these processes: it holds {} threads, in all \
-            Tollgate sessions together",
-            count(u64::from(wire::THREADS) - 1)
-        );
-        bail!(
-            "no thread of these processes could be gated: they have ended, are kernel threads \
-            (which make no calls), or this kernel hides them from BPF"
-        );
-    }
     let time = watched.duration.map_or(String::new(), |time| format!(" for {}", given_time(time)));
-    let _ = print_message(&match attached.len() {
+    let _ = print_message(&match watch.attached.len() {
         0 => format!(
             "tollgate: no process matches yet; watching for later ones{time}; Ctrl-C ends the watch"
         ),
         n => format!("tollgate: watching {}{time}; Ctrl-C ends the watch", number_of(n, "process")),
     });
     let mut notes = Vec::new();
-    if let Err(error) = run_until_done(watched, end, &mut runner, &mut attached) {
+    if let Err(error) = run_until_done(&mut watch, end) {
         notes.push(format!("the watch ended early: {error:#}"));
     }
+    let RunningWatch { runner, attached, missed, .. } = watch;
     if missed > 0 {
         notes.push(format!(
             "{missed} processors could not be visited: threads that were running \
@@ -116,6 +75,101 @@ pub fn watch(
     Ok(report)
 }
 
+/// A session of running processes that has begun.
+pub struct RunningWatch<'a> {
+    pub runner: SessionRunner,
+    select: &'a Select,
+    attached: BTreeSet<u32>,
+    /// How many processors could not be visited.
+    missed: u32,
+    last_refresh: Instant,
+}
+
+impl<'a> RunningWatch<'a> {
+    /// Gates the selected processes in a session with these extensions. From then on, an interrupt
+    /// is only noted: see [`is_interrupted`].
+    pub fn start(select: &'a Select, extensions: Vec<Box<dyn ExtensionSetup>>) -> Result<Self> {
+        if select.is_empty() {
+            bail!(
+                "select the processes to watch: -p PID, --comm NAME, --cgroup PATH, --unit UNIT or \
+                --all"
+            );
+        }
+        let named = process_selection::by_pid(select)?;
+        process_selection::check_cgroups(select)?;
+        let mut runner = SessionRunner::start_watch(select, extensions)?;
+        kernel::signals::on_interrupt(&INTERRUPTED)?;
+        if select.all {
+            runner.gate_new_processes();
+        }
+        runner.follow_cgroups(select)?;
+        let mut attached = BTreeSet::new();
+        let mut missed = attach(named, &mut runner, &mut attached)?;
+        // Further rounds find processes that others forked while the first ones were attached.
+        for _ in 0..2 {
+            runner.tend()?;
+            missed = missed.max(attach(
+                process_selection::by_properties(select),
+                &mut runner,
+                &mut attached,
+            )?);
+        }
+        let pids: Vec<_> = attached.iter().copied().collect();
+        missed = missed.max(runner.begin(&pids)?);
+        let watch = Self { runner, select, attached, missed, last_refresh: Instant::now() };
+        if watch.is_over() {
+            return Err(watch.refuse());
+        }
+        Ok(watch)
+    }
+
+    /// Says why no thread was gated.
+    fn refuse(self) -> Error {
+        let losses = self.runner.losses();
+        if let Err(error) = self.runner.cancel() {
+            return error;
+        }
+        match losses {
+            Err(error) => error,
+            Ok(losses)
+                if losses.contains_key(LOSS_REASONS[wire::LOSS_THREADS_FULL as usize].text) =>
+            {
+                anyhow!(
+                    "the gate has no room for the threads of these processes: it holds {} threads, \
+                    in all Tollgate sessions together",
+                    count(u64::from(wire::THREADS) - 1)
+                )
+            }
+            Ok(_) => anyhow!(
+                "no thread of these processes could be gated: they have ended, are kernel threads \
+                (which make no calls), or this kernel hides them from BPF"
+            ),
+        }
+    }
+
+    /// Tends the session, and attaches what matches since. Must be called at least once in each
+    /// [`TEND_INTERVAL`].
+    pub fn tend(&mut self) -> Result<()> {
+        self.runner.tend()?;
+        if self.select.is_dynamic() && self.last_refresh.elapsed() >= REFRESH_INTERVAL {
+            let found = process_selection::by_properties(self.select);
+            attach(found, &mut self.runner, &mut self.attached)?;
+            self.last_refresh = Instant::now();
+        }
+        Ok(())
+    }
+
+    /// Whether the last of the processes has ended, and no other one can match later.
+    pub fn is_over(&self) -> bool {
+        !self.select.all && !self.select.is_dynamic() && !self.runner.has_threads()
+    }
+}
+
+/// Whether Ctrl-C, SIGTERM or SIGHUP has come.
+pub fn is_interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
+}
+
 /// Attaches those of the found processes that are not attached yet. Returns how many processors
 /// could not be visited.
 fn attach(
@@ -135,29 +189,17 @@ fn attach(
 }
 
 /// Tends the session until the time of `--for` has passed, an interrupt comes, or no task is left.
-fn run_until_done(
-    watched: &ProcessWatch<'_>,
-    end: Option<Instant>,
-    runner: &mut SessionRunner,
-    attached: &mut BTreeSet<u32>,
-) -> Result<()> {
-    let select = watched.select;
-    let waits_for_more = select.all || select.is_dynamic();
-    let mut last_refresh = Instant::now();
-    while !INTERRUPTED.load(Ordering::Relaxed) {
+fn run_until_done(watch: &mut RunningWatch<'_>, end: Option<Instant>) -> Result<()> {
+    while !is_interrupted() {
         let left = end.map_or(TEND_INTERVAL, |end| {
             end.saturating_duration_since(Instant::now()).min(TEND_INTERVAL)
         });
         if left.is_zero() {
             break;
         }
-        wait_readable(runner.descriptor(), left);
-        runner.tend()?;
-        if select.is_dynamic() && last_refresh.elapsed() >= REFRESH_INTERVAL {
-            attach(process_selection::by_properties(select), runner, attached)?;
-            last_refresh = Instant::now();
-        }
-        if !waits_for_more && !runner.has_threads() {
+        wait_readable(watch.runner.descriptor(), left);
+        watch.tend()?;
+        if watch.is_over() {
             let _ = print_message("tollgate: the last of the processes has ended");
             break;
         }

@@ -16,10 +16,14 @@ const COLUMNS: u16 = 110;
 
 impl Terminal {
     pub fn new() -> Self {
+        Self::of_columns(COLUMNS)
+    }
+
+    pub fn of_columns(columns: u16) -> Self {
         let mut ends = [-1; 2];
         let [master, slave] = &mut ends;
         let null = std::ptr::null_mut();
-        let size = libc::winsize { ws_row: ROWS, ws_col: COLUMNS, ws_xpixel: 0, ws_ypixel: 0 };
+        let size = libc::winsize { ws_row: ROWS, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
         // SAFETY: two valid destinations and a size; a null name and termios are allowed.
         let made = unsafe { libc::openpty(master, slave, null, null.cast(), &size) };
         assert_eq!(made, 0, "a terminal can be made: {}", io::Error::last_os_error());
@@ -28,11 +32,20 @@ impl Terminal {
             libc::fcntl(end, libc::F_SETFD, libc::FD_CLOEXEC);
             OwnedFd::from_raw_fd(end)
         });
-        Self { master: master.into(), slave, screen: vt100::Parser::new(ROWS, COLUMNS, 0) }
+        Self { master: master.into(), slave, screen: vt100::Parser::new(ROWS, columns, 0) }
     }
 
     pub fn open(&self) -> OwnedFd {
         self.slave.try_clone().expect("a descriptor can be copied")
+    }
+
+    /// Changes the width. The kernel sends SIGWINCH to the foreground process group.
+    pub fn resize(&mut self, columns: u16) {
+        let size = libc::winsize { ws_row: ROWS, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        // SAFETY: a valid descriptor and a size.
+        let done = unsafe { libc::ioctl(self.master.as_raw_fd(), libc::TIOCSWINSZ, &size) };
+        assert_eq!(done, 0, "{}", io::Error::last_os_error());
+        self.screen.set_size(ROWS, columns);
     }
 
     /// Makes stdin the controlling terminal of the child that calls this.

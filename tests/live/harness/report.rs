@@ -48,6 +48,14 @@ pub struct Call {
     #[serde(default)]
     pub untimed: u64,
     pub wall_interval_ns: Option<WallInterval>,
+    pub histogram: Option<Vec<HistogramOctave>>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct HistogramOctave {
+    pub from_ns: u64,
+    pub to_ns: Option<u64>,
+    pub count: u64,
 }
 
 #[derive(Debug, Clone, Deserialize)]

@@ -88,17 +88,7 @@ mod tests {
             left_part: wire::ACCOUNT_ASLEEP as u16,
             ..Default::default()
         };
-        LiveThread {
-            slot: 1,
-            pid: 2,
-            is_call_known: true,
-            is_in_outer_call: false,
-            is_in_unseen_call: false,
-            call,
-            row: 3,
-            state,
-            life,
-        }
+        LiveThread::of_test(call, state, life)
     }
 
     const USAGE: ThreadUsage = ThreadUsage {

@@ -29,9 +29,12 @@ fn cell_from(bytes: &[u8]) -> wire::cell {
     cell
 }
 
-fn row_name(row: &wire::row) -> RowName {
-    let started_ns = row.started_ns;
-    RowName { tgid: row.tgid, pid: row.pid, started_ns, command: wire::text(&row.comm) }
+impl Gate {
+    pub(super) fn row_name(&self, row: u32) -> RowName {
+        let row = self.rows.read(row);
+        let started_ns = row.started_ns;
+        RowName { tgid: row.tgid, pid: row.pid, started_ns, command: wire::text(&row.comm) }
+    }
 }
 
 impl Collector {
@@ -63,7 +66,7 @@ impl Collector {
         for row in &all {
             self.read_row(gate, *row)?;
             let entry = gate.rows.read(*row);
-            let name = row_name(&entry);
+            let name = gate.row_name(*row);
             if let Some(mut stats) = self.open.remove(row) {
                 (stats.began_ns, stats.ended_ns) = (entry.began_ns, entry.ended_ns);
                 self.finished.entry(name).or_default().add(&stats);
@@ -98,12 +101,25 @@ impl Collector {
         let mut all = self.finished.clone();
         self.read_sites(gate, &rows)?;
         for (row, stats) in &mut self.open {
-            let row = gate.rows.read(*row);
-            stats.began_ns = row.began_ns;
-            stats.ended_ns = if row.threads > 0 { u64::MAX } else { row.ended_ns };
-            all.entry(row_name(&row)).or_default().add(stats);
+            let entry = gate.rows.read(*row);
+            stats.began_ns = entry.began_ns;
+            stats.ended_ns = if entry.threads > 0 { u64::MAX } else { entry.ended_ns };
+            all.entry(gate.row_name(*row)).or_default().add(stats);
         }
         Ok(all)
+    }
+
+    /// As [`Self::stats_by_row`], but only what was counted since the call before. The blocking
+    /// sites are those since the session began.
+    pub(super) fn take_stats(
+        &mut self,
+        gate: &Gate,
+        session: u32,
+    ) -> Result<BTreeMap<RowName, RowStats>> {
+        let stats = self.stats_by_row(gate, session)?;
+        self.finished.clear();
+        self.open.clear();
+        Ok(stats)
     }
 
     fn read_row(&mut self, gate: &Gate, row: u32) -> Result<()> {

@@ -4,3 +4,4 @@ mod account;
 pub mod call_stats;
 pub mod counters;
 pub mod in_band;
+pub mod interval;

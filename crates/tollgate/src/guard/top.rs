@@ -19,7 +19,7 @@ use crate::daemon_client::{connect_required, request_one, send_request};
 use crate::format::{count, printable};
 use crate::options::SocketOption;
 use crate::output::needs_terminal;
-use crate::tui;
+use crate::tui::{LiveScreen, run_screen};
 
 const MAX_EVENTS: usize = 200;
 /// If the terminal has fewer columns, programs are shown by their file names only, without numbers
@@ -37,28 +37,39 @@ struct GuardView {
 /// Shows the state of the daemon's guard until the user quits.
 pub fn top(socket: &SocketOption) -> Result<ExitCode> {
     needs_terminal("guard top", "guard status")?;
-    let mut view = GuardView {
+    let view = GuardView {
         status: request_one(socket, &GuardRequest::Status)?,
         rates: BTreeMap::new(),
         events: VecDeque::new(),
         has_colours: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
     };
-    let events = follow(socket)?;
-    let mut last_read = Instant::now();
-    tui::run_screen(|terminal, is_due| {
-        view.events.extend(events.try_iter());
-        let surplus = view.events.len().saturating_sub(MAX_EVENTS);
-        view.events.drain(..surplus);
-        if is_due {
-            let status: Status = request_one(socket, &GuardRequest::Status)?;
-            view.rates = rates(&view.status, &status, last_read.elapsed());
-            view.status = status;
-            last_read = Instant::now();
-        }
-        terminal.draw(|frame| draw(frame, &view))?;
-        Ok(())
-    })?;
+    let (events, last_read) = (follow(socket)?, Instant::now());
+    run_screen(&mut GuardScreen { socket, view, events, last_read })?;
     Ok(ExitCode::SUCCESS)
+}
+
+struct GuardScreen<'a> {
+    socket: &'a SocketOption,
+    view: GuardView,
+    events: Receiver<GuardEvent>,
+    last_read: Instant,
+}
+
+impl LiveScreen for GuardScreen<'_> {
+    fn refresh(&mut self) -> Result<()> {
+        let status: Status = request_one(self.socket, &GuardRequest::Status)?;
+        self.view.rates = rates(&self.view.status, &status, self.last_read.elapsed());
+        self.view.status = status;
+        self.last_read = Instant::now();
+        Ok(())
+    }
+
+    fn draw(&mut self, frame: &mut Frame<'_>) {
+        self.view.events.extend(self.events.try_iter());
+        let surplus = self.view.events.len().saturating_sub(MAX_EVENTS);
+        self.view.events.drain(..surplus);
+        draw(frame, &self.view);
+    }
 }
 
 fn follow(socket: &SocketOption) -> Result<Receiver<GuardEvent>> {

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, value_parser};
 
 use super::options::LensOptions;
+use super::top::level::TopLevel;
 use crate::options::{ResultOptions, duration};
 use crate::process_selection::Select;
 
@@ -30,10 +31,20 @@ Examples:
   tollgate lens -p 1234 --for 10s
   tollgate lens --unit nginx.service --per process
   tollgate lens --all --for 5s --top 10
+  tollgate lens top
+  tollgate lens top -p 1234 --once
   tollgate lens diff before.json after.json";
 
 #[derive(Subcommand)]
 pub enum LensCommand {
+    /// Show live which programs, processes, threads and calls take time in the kernel
+    ///
+    /// Without -p, --comm, --cgroup or --unit, shows all processes. The arrow keys select a row,
+    /// Enter shows what it consists of, and Backspace goes back. Tab changes between programs,
+    /// processes, threads, calls and blocking sites. An underlined letter sorts by its column. q
+    /// and Ctrl-C end the view. Without a terminal, tables are printed instead, one in each
+    /// interval.
+    Top(TopArguments),
     /// Compare two reports written with --json
     Diff {
         /// The earlier report, written with --json
@@ -43,4 +54,42 @@ pub enum LensCommand {
         #[command(flatten)]
         result: ResultOptions,
     },
+}
+
+#[derive(Args)]
+pub struct TopArguments {
+    #[command(flatten)]
+    pub select: Select,
+    /// What the rows are at first
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t = TopLevel::Process)]
+    pub by: TopLevel,
+    /// The time between two readings
+    #[arg(long, value_name = "TIME", value_parser = interval, default_value = "1s")]
+    pub interval: Duration,
+    /// Print this many tables as text, one in each interval, instead of a view
+    #[arg(short = 'n', long, value_name = "N", value_parser = value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// Print one table, as --count 1
+    #[arg(long, conflicts_with = "count")]
+    pub once: bool,
+    /// Print at most this many rows of each table (not in a view)
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub top: usize,
+    /// Do not record where calls block (saves a stack walk at some of the sleeps)
+    #[arg(long)]
+    pub no_sites: bool,
+    /// Count all calls, but time only one in sixteen of the cheap ones on average
+    #[arg(long)]
+    pub sample: bool,
+}
+
+/// The gate's counters take some milliseconds to read.
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = duration(text)?;
+    if interval < MIN_INTERVAL {
+        return Err("the shortest interval is 100ms".into());
+    }
+    Ok(interval)
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use kernel::lens::call_stats::{CallStats, RowName, RowStats, SiteStats, errno_of_index};
+use kernel::lens::interval::SITE_OF_SLEEPERS;
 use kernel::symbols::KernelSymbols;
 use kernel::wire;
 use stats::histogram;
@@ -11,7 +12,9 @@ use stats::interval::normal_mean_interval;
 
 use super::account::account;
 use super::order::Order;
-use super::report::{BlockedIn, COMMON, Call, LensReport, RowReport, WallInterval};
+use super::report::{
+    BlockedIn, COMMON, Call, HistogramOctave, LensReport, RowReport, WallInterval,
+};
 use crate::call_name::call_name;
 
 /// The confidence of the intervals of sampled times.
@@ -23,6 +26,8 @@ pub struct ReportRows<'a> {
     pub per: u32,
     /// The order of rows, and of the calls of each.
     pub order: Order,
+    /// The names of the calls that have histograms.
+    pub histograms: &'a [String],
     /// The time in which calls counted.
     pub counted: Range<u64>,
     /// The names of threads that have not ended. A thread can change its name, so the gate knows
@@ -41,7 +46,7 @@ pub fn lens_report(
         total.add(row);
     }
     let groups = if rows.per == wire::PER_ALL { Vec::new() } else { rows.reports(stats, symbols) };
-    let calls = calls(&total, rows.order, symbols);
+    let calls = rows.calls(&total, symbols);
     LensReport { account: account(&total, &calls), calls, groups, ..LensReport::default() }
 }
 
@@ -94,7 +99,7 @@ impl ReportRows<'_> {
         let command = self.names.get(&name.pid).filter(|_| !has_ended).map_or(command, |now| now);
         let began_ns = row.began_ns.clamp(self.counted.start, self.counted.end);
         let ended_ns = row.ended_ns.clamp(began_ns, self.counted.end);
-        let calls = calls(row, self.order, symbols);
+        let calls = self.calls(row, symbols);
         RowReport {
             account: account(row, &calls),
             pid: name.tgid,
@@ -105,24 +110,47 @@ impl ReportRows<'_> {
             calls,
         }
     }
+
+    /// All calls of a row in the order; of equal ones, the longest first.
+    fn calls(&self, row: &RowStats, symbols: &KernelSymbols) -> Vec<Call> {
+        let order = self.order;
+        let mut calls: Vec<_> = row
+            .calls
+            .iter()
+            .filter(|(_, call)| call.count + call.unfinished > 0)
+            .map(|(slot, stats)| {
+                let call = one_call(*slot, stats, &row.sites, symbols);
+                let has_histogram = self.histograms.contains(&call.name);
+                Call { histogram: has_histogram.then(|| octaves(stats)), ..call }
+            })
+            .collect();
+        calls.sort_by(|a, b| {
+            let by_key = order.key(b).cmp(&order.key(a)).then(b.wall_ns.cmp(&a.wall_ns));
+            by_key.then(b.count.cmp(&a.count)).then(a.name.cmp(&b.name))
+        });
+        calls
+    }
 }
 
-/// All calls of a row in this order; of equal ones, the longest first.
-fn calls(row: &RowStats, order: Order, symbols: &KernelSymbols) -> Vec<Call> {
-    let mut calls: Vec<_> = row
-        .calls
-        .iter()
-        .filter(|(_, call)| call.count + call.unfinished > 0)
-        .map(|(slot, call)| one_call(*slot, call, row, symbols))
-        .collect();
-    calls.sort_by(|a, b| {
-        let by_key = order.key(b).cmp(&order.key(a)).then(b.wall_ns.cmp(&a.wall_ns));
-        by_key.then(b.count.cmp(&a.count)).then(a.name.cmp(&b.name))
-    });
-    calls
+/// The wall times of a call's timed calls, by powers of two.
+fn octaves(stats: &CallStats) -> Vec<HistogramOctave> {
+    let octaves = histogram::octaves(&*stats.histogram).into_iter();
+    octaves
+        .map(|octave| HistogramOctave {
+            from_ns: octave.low,
+            to_ns: octave.high,
+            count: octave.count,
+        })
+        .collect()
 }
 
-fn one_call(slot: u32, stats: &CallStats, row: &RowStats, symbols: &KernelSymbols) -> Call {
+/// One call of a row. `all`: the blocking sites of the row.
+pub fn one_call(
+    slot: u32,
+    stats: &CallStats,
+    all: &BTreeMap<(u32, u64), SiteStats>,
+    symbols: &KernelSymbols,
+) -> Call {
     let (abi, name) = call_name(slot);
     let quantile = |q| {
         histogram::quantile(&*stats.histogram, q, stats.max_ns).map_or(0, |ns| ns.round() as u64)
@@ -145,11 +173,12 @@ fn one_call(slot: u32, stats: &CallStats, row: &RowStats, symbols: &KernelSymbol
         max_ns: stats.max_ns,
         minor_faults: stats.minor_faults,
         major_faults: stats.major_faults,
-        blocked_in: sites(slot, stats.blocked_ns, &row.sites, symbols),
+        blocked_in: sites(slot, stats.blocked_ns, all, symbols),
         denied: stats.denied,
         unfinished: stats.unfinished,
         untimed: stats.skipped,
         wall_interval_ns,
+        histogram: None,
     }
 }
 
@@ -204,6 +233,7 @@ fn sites(
         let function = match symbols.function(*address) {
             Some(function) => function.to_owned(),
             None if *address == u64::from(wire::SITE_UNKNOWN) => "(unknown)".to_owned(),
+            None if *address == SITE_OF_SLEEPERS => "(still asleep)".to_owned(),
             None => format!("{address:#x}"),
         };
         let sum = by_function.entry(function).or_default();
@@ -249,9 +279,31 @@ mod tests {
         row
     }
 
+    fn calls(histograms: &[String]) -> Vec<Call> {
+        let rows = ReportRows {
+            per: wire::PER_ALL,
+            order: Order::Wall,
+            histograms,
+            counted: 0..0,
+            names: &BTreeMap::new(),
+        };
+        rows.calls(&row(), &KernelSymbols::default())
+    }
+
+    #[test]
+    fn the_histogram_of_a_call_has_its_timed_calls() {
+        assert!(calls(&["write".into()])[0].histogram.is_none());
+        let call = &calls(&["read".into()])[0];
+        let octaves = call.histogram.as_deref().expect("it is asked for");
+        let octaves: Vec<_> =
+            octaves.iter().map(|octave| (octave.from_ns, octave.to_ns, octave.count)).collect();
+        assert_eq!(octaves, [(128, Some(256), 2), (256, Some(512), 1)]);
+        assert_eq!(octaves.iter().map(|(.., count)| count).sum::<u64>(), call.count);
+    }
+
     #[test]
     fn a_call_has_its_split_errors_and_sites() {
-        let call = &calls(&row(), Order::Wall, &KernelSymbols::default())[0];
+        let call = &calls(&[])[0];
         assert_eq!((call.name.as_str(), call.abi.as_str()), ("read", "x86-64"));
         assert_eq!(call.cpu_ns, 300);
         assert_eq!(call.errors, BTreeMap::from([("ENOENT".into(), 1), ("ERESTARTSYS".into(), 1)]));

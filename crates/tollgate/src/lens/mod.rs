@@ -6,6 +6,7 @@ mod arms;
 mod build_report;
 mod call_table;
 mod diff;
+mod histogram_text;
 mod in_band_server;
 mod options;
 mod order;
@@ -14,6 +15,7 @@ mod report_text;
 mod session;
 mod single_calls_text;
 mod slow_calls;
+mod top;
 mod user_symbols;
 
 use std::process::ExitCode;
@@ -32,6 +34,7 @@ pub use session::LensSetup;
 
 pub fn run(arguments: &LensArguments) -> Result<ExitCode> {
     match &arguments.command {
+        Some(LensCommand::Top(arguments)) => top::top(arguments),
         Some(LensCommand::Diff { before, after, result }) => diff::diff(before, after, result),
         None => watch(arguments),
     }

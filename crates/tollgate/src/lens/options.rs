@@ -8,6 +8,7 @@ use kernel::wire;
 
 use super::order::Order;
 use super::session::LensSetup;
+use crate::call_name::known_call;
 use crate::options::duration;
 
 // What the lens records.
@@ -32,6 +33,9 @@ pub struct LensOptions {
     /// or errors
     #[arg(long, value_enum, value_name = "BY")]
     sort: Option<Order>,
+    /// Also print a histogram of the wall times of this call; may be repeated
+    #[arg(long = "histogram", value_name = "CALL", value_parser = known_call)]
+    histograms: Vec<String>,
     /// Do not measure the toll at the end, which takes about 0.2 s
     #[arg(
         long,
@@ -56,6 +60,7 @@ impl LensOptions {
             mask: self.mask(),
             per: self.per(),
             order: self.sort.unwrap_or_default(),
+            histograms: self.histograms.clone(),
             slower_ns: self.slower_than.map_or(0, |limit| limit.as_nanos() as u64),
         }
     }
@@ -67,6 +72,7 @@ impl LensOptions {
             || self.slower_than.is_some()
             || self.per.is_some()
             || self.sort.is_some()
+            || !self.histograms.is_empty()
     }
 
     fn mask(&self) -> u32 {

@@ -74,6 +74,20 @@ pub struct Call {
     pub untimed: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wall_interval_ns: Option<WallInterval>,
+    /// With `--histogram`, if it names this call: the wall times of the calls that were timed. With
+    /// `--sample`, the numbers are estimates for all calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub histogram: Option<Vec<HistogramOctave>>,
+}
+
+/// How many calls took from one power of two to the next. Times are in nanoseconds.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct HistogramOctave {
+    pub from_ns: u64,
+    /// The shortest time that is too long. `None` for the last octave that the gate distinguishes,
+    /// which also has all longer times.
+    pub to_ns: Option<u64>,
+    pub count: u64,
 }
 
 /// The lives of threads while they counted, added up, and the parts of which they consist. Times

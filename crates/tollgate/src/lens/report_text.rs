@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value};
 
 use super::call_table::call_table;
+use super::histogram_text::histograms;
 use super::report::{COMMON, Call, LensReport, RowReport, ThreadAccount};
 use super::single_calls_text::{in_progress, slow_calls};
 use crate::format::{count, duration, number_of, printable, share};
@@ -40,6 +41,7 @@ fn all_calls(out: &mut String, report: &LensReport, layout: &TextOptions) {
     report.account.iter().for_each(|account| account_line(out, account));
     if report.groups.is_empty() {
         table(out, &report.calls, layout);
+        histograms(out, &report.calls, layout);
     }
 }
 
@@ -49,6 +51,7 @@ fn rows(out: &mut String, rows: &[RowReport], layout: &TextOptions) {
         let _ = writeln!(out, "\n{}", row_title(row));
         row.account.iter().for_each(|account| account_line(out, account));
         table(out, &row.calls, layout);
+        histograms(out, &row.calls, layout);
     }
     more_rows(out, rows.len(), layout.top, "tables");
 }

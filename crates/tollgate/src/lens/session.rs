@@ -33,6 +33,8 @@ pub struct LensSetup {
     pub per: u32,
     /// The order of calls in the report.
     pub order: Order,
+    /// The names of the calls whose histograms are in the report.
+    pub histograms: Vec<String>,
     /// Calls that take at least this long are recorded one by one. If 0, none are.
     pub slower_ns: u64,
 }
@@ -40,7 +42,8 @@ pub struct LensSetup {
 impl LensSetup {
     /// A lens that times no calls.
     pub fn off() -> Self {
-        Self { mask: 0, per: wire::PER_ALL, order: Order::default(), slower_ns: 0 }
+        let (per, order) = (wire::PER_ALL, Order::default());
+        Self { mask: 0, per, order, histograms: Vec::new(), slower_ns: 0 }
     }
 }
 
@@ -58,6 +61,7 @@ impl ExtensionSetup for LensSetup {
             mask: self.mask,
             per: self.per,
             order: self.order,
+            histograms: self.histograms,
             collector: Collector::default(),
             slow: SlowCalls::new(now),
             in_progress: Vec::new(),
@@ -73,6 +77,7 @@ struct LensInSession {
     mask: u32,
     per: u32,
     order: Order,
+    histograms: Vec<String>,
     collector: Collector,
     slow: SlowCalls,
     in_progress: Vec<InProgress>,
@@ -169,10 +174,16 @@ impl Extension for LensInSession {
         let rows = ReportRows {
             per: self.per,
             order: self.order,
+            histograms: &self.histograms,
             counted: self.counted.clone(),
             names: &self.names,
         };
         let report = lens_report(&stats, &rows, symbols);
+        for name in &self.histograms {
+            if !report.calls.iter().any(|call| call.name == *name) {
+                notes.push(format!("there is no histogram of {name}: no such call has ended"));
+            }
+        }
         let in_progress = std::mem::take(&mut self.in_progress);
         Ok(Some(Box::new(LensReport { slow, in_progress, ..report })))
     }

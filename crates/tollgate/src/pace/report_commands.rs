@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
+use ratatui::Frame;
 use ratatui::widgets::Paragraph;
 use serde::Serialize;
 
@@ -12,7 +13,7 @@ use super::requests::PaceRequest;
 use crate::daemon_client::request_one;
 use crate::options::SocketOption;
 use crate::output::{Output, needs_terminal};
-use crate::tui;
+use crate::tui::{LiveScreen, run_screen};
 
 const SCHEMA: &str = "tollgate.pace.report/1";
 
@@ -40,17 +41,25 @@ pub fn report(arguments: &PacingReportArguments) -> Result<ExitCode> {
 
 pub fn top(socket: &SocketOption) -> Result<ExitCode> {
     needs_terminal("pace top", "pace report")?;
-    let mut report: PacingReport = request_one(socket, &PaceRequest::Report)?;
-    tui::run_screen(|terminal, is_due| {
-        if is_due {
-            report = request_one(socket, &PaceRequest::Report)?;
-        }
-        terminal.draw(|frame| {
-            let mut text = "tollgate pace        q: quit\n".to_owned();
-            report.write_text(&mut text, usize::from(frame.area().height));
-            frame.render_widget(Paragraph::new(text), frame.area());
-        })?;
-        Ok(())
-    })?;
+    let report = request_one(socket, &PaceRequest::Report)?;
+    run_screen(&mut PaceScreen { socket, report })?;
     Ok(ExitCode::SUCCESS)
+}
+
+struct PaceScreen<'a> {
+    socket: &'a SocketOption,
+    report: PacingReport,
+}
+
+impl LiveScreen for PaceScreen<'_> {
+    fn refresh(&mut self) -> Result<()> {
+        self.report = request_one(self.socket, &PaceRequest::Report)?;
+        Ok(())
+    }
+
+    fn draw(&mut self, frame: &mut Frame<'_>) {
+        let mut text = "tollgate pace        q: quit\n".to_owned();
+        self.report.write_text(&mut text, usize::from(frame.area().height));
+        frame.render_widget(Paragraph::new(text), frame.area());
+    }
 }

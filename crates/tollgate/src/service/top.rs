@@ -10,15 +10,16 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
-use ratatui::widgets::{Block, Borders, Paragraph, Row, Table};
+use ratatui::widgets::Paragraph;
 
 use super::format::{bytes, indented};
 use super::requests::{ServiceReport, ServiceRequest, ServiceRow};
 use crate::daemon_client::request_one;
-use crate::format::{count, number_of};
+use crate::fitted_table::{FittedTable, TableColumn};
+use crate::format::{count, number_of, percent_of_time};
 use crate::options::SocketOption;
 use crate::output::needs_terminal;
-use crate::tui;
+use crate::tui::{LiveScreen, draw_table, run_screen};
 
 /// What the screen shows: the latest report, and rates from the usage since the previous report.
 struct ServiceView {
@@ -30,28 +31,38 @@ struct ServiceView {
 
 pub fn top(socket: &SocketOption) -> Result<ExitCode> {
     needs_terminal("service top", "service report")?;
-    let mut view = ServiceView {
+    let view = ServiceView {
         report: request_one(socket, &ServiceRequest::Report)?,
         before: HashMap::new(),
         time: Duration::ZERO,
     };
-    tui::run_screen(|terminal, is_due| {
-        if is_due {
-            let report: ServiceReport = request_one(socket, &ServiceRequest::Report)?;
-            view.time =
-                Duration::from_nanos(report.elapsed_ns.saturating_sub(view.report.elapsed_ns));
-            let rows = std::mem::replace(&mut view.report, report).services;
-            view.before = rows.into_iter().map(|row| (row.name, row.used)).collect();
-        }
-        terminal.draw(|frame| draw(frame, &view))?;
-        Ok(())
-    })?;
+    run_screen(&mut ServiceScreen { socket, view })?;
     Ok(ExitCode::SUCCESS)
+}
+
+struct ServiceScreen<'a> {
+    socket: &'a SocketOption,
+    view: ServiceView,
+}
+
+impl LiveScreen for ServiceScreen<'_> {
+    fn refresh(&mut self) -> Result<()> {
+        let report: ServiceReport = request_one(self.socket, &ServiceRequest::Report)?;
+        let view = &mut self.view;
+        view.time = Duration::from_nanos(report.elapsed_ns.saturating_sub(view.report.elapsed_ns));
+        let rows = std::mem::replace(&mut view.report, report).services;
+        view.before = rows.into_iter().map(|row| (row.name, row.used)).collect();
+        Ok(())
+    }
+
+    fn draw(&mut self, frame: &mut Frame<'_>) {
+        draw(frame, &self.view);
+    }
 }
 
 fn draw(frame: &mut Frame<'_>, view: &ServiceView) {
     let report = &view.report;
-    let [head, mut table] =
+    let [head, body] =
         Layout::vertical([Constraint::Length(2), Constraint::Min(4)]).areas(frame.area());
     let strong = Style::new().add_modifier(Modifier::BOLD);
     let losses: u64 = report.losses.values().sum();
@@ -70,72 +81,69 @@ fn draw(frame: &mut Frame<'_>, view: &ServiceView) {
         ]),
         head,
     );
-    let room = usize::from(table.height).saturating_sub(HEAD_LINES);
-    let is_cut = report.services.len() > room;
-    let shown = if is_cut { room.saturating_sub(1) } else { room };
-    if is_cut {
-        let [above, last] =
-            Layout::vertical([Constraint::Min(0), Constraint::Length(1)]).areas(table);
-        table = above;
-        let note = format!("and {}", number_of(report.services.len() - shown, "more service"));
-        frame.render_widget(Line::raw(note), last);
-    }
-    let columns = column_count(frame.area().width);
-    let row = |row| Row::new(row_cells(row, view).into_iter().take(columns));
-    let rows = report.services.iter().take(shown).map(row);
-    let lengths = COLUMNS[1..columns].iter().map(|(_, width)| Constraint::Length(*width));
-    let widths = [Constraint::Min(COLUMNS[0].1)].into_iter().chain(lengths);
-    let names = COLUMNS[..columns].iter().map(|(name, _)| *name);
-    frame.render_widget(
-        Table::new(rows, widths)
-            .header(Row::new(names).style(strong))
-            .block(Block::new().borders(Borders::TOP)),
-        table,
-    );
+    let rates: Vec<_> = report.services.iter().map(|row| rates(row, view)).collect();
+    let (titles, rows) = lines(&rates, frame.area().width);
+    draw_table(frame, body, Line::styled(titles, strong), &rows, None, "service");
 }
 
-/// With the spaces between them, the columns are as wide as a terminal of 80 columns.
-const COLUMNS: [(&str, u16); 8] = [
-    ("service", 16),
-    ("cpu %", 7),
-    ("wait %", 7),
-    ("block %", 8),
-    ("calls", 10),
-    ("received", 9),
-    ("sent", 9),
-    ("threads", 7),
+/// The line of titles and those of the services.
+fn lines(services: &[ServiceRates], columns: u16) -> (String, Vec<String>) {
+    let name = |service: &ServiceRates| service.name.clone();
+    let titles = ["service"].into_iter();
+    let columns = Some(usize::from(columns));
+    let table = FittedTable::new(&COLUMNS, name, titles, services.iter(), columns);
+    let line = |write: &dyn Fn(&mut String)| {
+        let mut line = String::new();
+        write(&mut line);
+        line.trim_end().to_owned()
+    };
+    let rows = services.iter().map(|service| line(&|out| table.row(out, service)));
+    (line(&|out| table.titles(out, "service")), rows.collect())
+}
+
+/// Usage per second, where 10^9 ns are one processor or one thread.
+struct ServiceRates {
+    name: String,
+    cpu_ns: f64,
+    wait_ns: f64,
+    blocked_ns: f64,
+    calls: f64,
+    received_bytes: f64,
+    sent_bytes: f64,
+    threads: u64,
+}
+
+const COLUMNS: [TableColumn<ServiceRates>; 7] = [
+    TableColumn { title: "cpu %", rank: 0, gap: 1, cell: |row| percent_of_time(row.cpu_ns) },
+    TableColumn { title: "wait %", rank: 1, gap: 1, cell: |row| percent_of_time(row.wait_ns) },
+    TableColumn { title: "block %", rank: 2, gap: 1, cell: |row| percent_of_time(row.blocked_ns) },
+    TableColumn { title: "calls", rank: 3, gap: 1, cell: |row| count(row.calls as u64) },
+    TableColumn {
+        title: "received",
+        rank: 4,
+        gap: 1,
+        cell: |row| bytes(row.received_bytes as u64),
+    },
+    TableColumn { title: "sent", rank: 5, gap: 1, cell: |row| bytes(row.sent_bytes as u64) },
+    TableColumn { title: "threads", rank: 6, gap: 1, cell: |row| count(row.threads) },
 ];
 
-/// The number of columns that fit completely. A figure that is cut off would be misread.
-fn column_count(room: u16) -> usize {
-    let ends = COLUMNS.iter().scan(0, |end, (_, width)| {
-        *end += width + 1;
-        Some(*end - 1)
-    });
-    ends.take_while(|end| *end <= room).count().max(1)
-}
-
-/// The lines above the table's rows: a separating line and the names of the columns.
-const HEAD_LINES: usize = 2;
-
-/// The cells of a row: rates per second, where 100 % is one processor or one thread.
-fn row_cells(row: &ServiceRow, view: &ServiceView) -> Vec<String> {
+fn rates(row: &ServiceRow, view: &ServiceView) -> ServiceRates {
     let before = view.before.get(&row.name).copied().unwrap_or(row.used);
     let seconds = view.time.as_secs_f64().max(1e-9);
     let rate = |value: fn(&ServiceUsage) -> u64| {
         value(&row.used).saturating_sub(value(&before)) as f64 / seconds
     };
-    let percent = |ns: f64| format!("{:.1}", ns / 1e7);
-    vec![
-        indented(row.depth, &row.name),
-        percent(rate(|used| used.cpu_ns)),
-        percent(rate(|used| used.wait_ns)),
-        percent(rate(|used| used.blocked_ns)),
-        count(rate(|used| used.calls) as u64),
-        bytes(rate(|used| used.received_bytes) as u64),
-        bytes(rate(|used| used.sent_bytes) as u64),
-        count(row.threads as u64),
-    ]
+    ServiceRates {
+        name: indented(row.depth, &row.name),
+        cpu_ns: rate(|used| used.cpu_ns),
+        wait_ns: rate(|used| used.wait_ns),
+        blocked_ns: rate(|used| used.blocked_ns),
+        calls: rate(|used| used.calls),
+        received_bytes: rate(|used| used.received_bytes),
+        sent_bytes: rate(|used| used.sent_bytes),
+        threads: row.threads as u64,
+    }
 }
 
 #[cfg(test)]
@@ -172,7 +180,26 @@ mod tests {
 
     #[test]
     fn no_figure_is_cut_off() {
-        assert_eq!([10, 40, 41, 79, 80, 200].map(column_count), [1, 3, 4, 7, 8, 8]);
+        let service = |name: &str| ServiceRates {
+            name: name.into(),
+            cpu_ns: 1e9,
+            wait_ns: 0.0,
+            blocked_ns: 1e9,
+            calls: 1e6,
+            received_bytes: 1e6,
+            sent_bytes: 1e6,
+            threads: 3,
+        };
+        let services = [service("all"), service("  a shop of 16 b")];
+        let shown = [10, 40, 41, 79, 80, 200].map(|columns| {
+            let (titles, rows) = lines(&services, columns);
+            let ends = rows.iter().map(|row| row.len());
+            // The first figure is shown in any case.
+            assert!(ends.max() <= Some(usize::from(columns).max(24)), "{rows:?}");
+            assert!(rows.iter().all(|row| row.len() == titles.len()), "{titles}\n{rows:?}");
+            titles.replace(" %", "").split_whitespace().count()
+        });
+        assert_eq!(shown, [2, 4, 4, 8, 8, 8]);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use kernel::wire;
 
 use super::call_names;
 use super::parts::{OffsetSource, field, observing_spec};
+use crate::call_name::known_call;
 
 /// The maximum number of arguments of a call.
 const ARGUMENTS: usize = 6;
@@ -52,12 +53,8 @@ pub fn spec(
     selected: &[String],
 ) -> Result<HookSpec, HookError> {
     let is_exit = section == EXIT;
-    let unknown = selected
-        .iter()
-        .position(|name| Abi::ALL.iter().all(|abi| calls::number(*abi, name).is_none()));
-    if let Some(at) = unknown {
-        let (name, help) = (&selected[at], call_names::suggestion(&selected[at]));
-        return Err((Some(at), format!("there is no system call `{name}`{help}")));
+    for (at, name) in selected.iter().enumerate() {
+        known_call(name).map_err(|problem| (Some(at), problem))?;
     }
     let named = common_parameters(selected);
     let mut fields = vec![field("call", 32, false), field("abi", 32, false)];
