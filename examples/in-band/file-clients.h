@@ -19,6 +19,8 @@ enum {
 	HOT = 16, COLD = 32, FILES = HOT + COLD, HOT_SIZE = 16 << 10, COLD_SIZE = 256 << 10,
 	/* One request in this many is for a cold file. */
 	COLD_EVERY = 50,
+	/* Of a phase: each cold file twice. */
+	MIN_REQUESTS = 2 * COLD * COLD_EVERY,
 	CONNECTIONS = 32, MAX_PHASES = 100, MAX_TIMES = 1 << 20,
 };
 
@@ -26,9 +28,10 @@ enum {
 /* How long open() waits with -l. */
 #define LEASE_SECONDS 1e-3
 
+static char folder[256];
+
 struct file {
-	char path[280];
-	const char *name;
+	char path[sizeof(folder) + 16], *name;
 	int size;
 	/* The server's: the phase in which it blocked, and how many requests helpers have served. */
 	int blocked_in, handed;
@@ -79,23 +82,31 @@ static double now(void)
 	return time.tv_sec + time.tv_nsec / 1e9;
 }
 
-static void make_file(struct file *file, const char *folder, int number)
+static void make_files(void)
 {
-	int is_cold = number >= HOT, head, fd;
-	char *name = file->path + sprintf(file->path, "%s/", folder);
+	for (int i = 0; i < FILES; i++) {
+		struct file *file = &files[i];
+		int head, fd;
 
-	sprintf(name, "%s-%d", is_cold ? "cold" : "hot", number);
-	file->name = name;
-	file->size = is_cold ? COLD_SIZE : HOT_SIZE;
-	head = sprintf(file->response, HEAD, file->size);
-	file->response_size = head + file->size;
-	for (int i = head; i < file->response_size; i++)
-		file->response[i] = random();
-	fd = open(file->path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-	require(write(fd, file->response + head, file->size) == file->size, file->path);
-	/* The first read changes the time of access: not in the server, which it could block. */
-	require(pread(fd, &(char){ 0 }, 1, 0) == 1 && !fsync(fd), file->path);
-	close(fd);
+		file->name = file->path + sprintf(file->path, "%s/", folder);
+		sprintf(file->name, i < HOT ? "hot-%d" : "cold-%d", i);
+		file->size = i < HOT ? HOT_SIZE : COLD_SIZE;
+		head = sprintf(file->response, HEAD, file->size);
+		file->response_size = head + file->size;
+		for (int at = head; at < file->response_size; at++)
+			file->response[at] = random();
+		fd = open(file->path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+		require(write(fd, file->response + head, file->size) == file->size, file->path);
+		require(!fsync(fd), file->path);
+		close(fd);
+	}
+}
+
+static void remove_files(void)
+{
+	for (int i = 0; i < FILES; i++)
+		unlink(files[i].path);
+	rmdir(folder);
 }
 
 static void make_cold(const struct file *file)
@@ -122,12 +133,12 @@ static void release_leases(void)
 	}
 }
 
-static void request(struct client *client)
+static void request(struct client *client, int number)
 {
-	int is_cold = random() % COLD_EVERY == 0, size;
+	int is_cold = number % COLD_EVERY == 0, size;
 	char text[64];
 
-	client->file = files + (is_cold ? HOT + random() % COLD : random() % HOT);
+	client->file = files + (is_cold ? HOT + number / COLD_EVERY % COLD : number % HOT);
 	client->got = 0;
 	if (is_cold)
 		make_cold(client->file);
@@ -164,12 +175,12 @@ static void measure(int epoll, struct client *clients, double seconds, double *f
 {
 	static double hot_ms[MAX_TIMES];
 	struct epoll_event events[CONNECTIONS];
-	int awaited = CONNECTIONS, in_time = 0, hot = 0;
-	double end = now() + seconds;
+	int requests = 0, responses = 0, hot = 0;
+	double began = now();
 
-	for (int i = 0; i < CONNECTIONS; i++)
-		request(&clients[i]);
-	while (awaited) {
+	while (requests < CONNECTIONS)
+		request(&clients[requests], requests), requests++;
+	while (responses < requests) {
 		int count = epoll_wait(epoll, events, CONNECTIONS, uses_leases ? 1 : -1);
 
 		for (int i = 0; i < count; i++) {
@@ -177,22 +188,18 @@ static void measure(int epoll, struct client *clients, double seconds, double *f
 
 			if (!receive(client))
 				continue;
-			shared->responses++;
+			responses++;
 			if (client->file < files + HOT && hot < MAX_TIMES)
 				hot_ms[hot++] = (now() - client->began) * 1e3;
-			if (now() < end) {
-				in_time++;
-				request(client);
-			} else {
-				awaited--;
-			}
+			if (now() - began < seconds || requests < MIN_REQUESTS)
+				request(client, requests++);
 		}
 		if (uses_leases)
 			release_leases();
 	}
-	require(hot > 0, "hot requests");
+	shared->responses += responses;
+	figures[PER_S] = responses / (now() - began);
 	qsort(hot_ms, hot, sizeof(*hot_ms), compare);
-	figures[PER_S] = in_time / seconds;
 	figures[P50_MS] = hot_ms[hot / 2];
 	figures[P99_MS] = hot_ms[hot * 99 / 100];
 }
@@ -223,4 +230,19 @@ static void run_clients(const struct sockaddr_in *server, double seconds, int ph
 		       figures[PER_S], figures[P50_MS], figures[P99_MS]);
 		fflush(stdout);
 	}
+}
+
+/* The median of the pairs of phases, the smallest and the largest one. */
+static void print_ratio(const char *what, enum figure figure, int pairs)
+{
+	double ratios[MAX_PHASES / 2];
+
+	for (int i = 0; i < pairs; i++) {
+		int acting = 2 * i + 1 + is_acting(2 * i + 2), naive = 4 * i + 3 - acting;
+
+		ratios[i] = shared->figures[acting][figure] / shared->figures[naive][figure];
+	}
+	qsort(ratios, pairs, sizeof(*ratios), compare);
+	printf("acting / naive, %s: %.3f [%.3f, %.3f]\n", what, ratios[pairs / 2], ratios[0],
+	       ratios[pairs - 1]);
 }

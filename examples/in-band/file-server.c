@@ -46,7 +46,6 @@ struct blocked {
 
 static int epoll, jobs[2], done[2];
 static pid_t server, clients;
-static char folder[256];
 static volatile sig_atomic_t ending_signal;
 static struct connection connections[CONNECTIONS];
 /* Naive, and acting. */
@@ -68,7 +67,8 @@ static void note(const struct tollgate_call *call)
 static void read_file(struct connection *c)
 {
 	int head = sprintf(c->response, HEAD, c->file->size), got = 0, part;
-	int fd = open(c->file->path, O_RDONLY | O_CLOEXEC);
+	/* The time of access would be written now and then, which blocks. */
+	int fd = open(c->file->path, O_RDONLY | O_CLOEXEC | O_NOATIME);
 
 	while ((part = pread(fd, c->response + head + got, c->file->size - got, got)) > 0)
 		got += part;
@@ -160,7 +160,7 @@ static void advance(struct connection *c)
 		else
 			c->size = sprintf(c->response, NOT_FOUND);
 	}
-	if (c->size) {
+	if (!c->is_with_helper && c->size) {
 		part = send(c->fd, c->response + c->sent, c->size - c->sent, MSG_NOSIGNAL);
 		c->sent += part > 0 ? part : 0;
 		if (c->sent == c->size)
@@ -228,20 +228,6 @@ static void print_blocked(const char *phases, const struct blocked *it)
 	}
 }
 
-static void print_ratio(const char *what, enum figure figure, int pairs)
-{
-	double ratios[MAX_PHASES / 2];
-
-	for (int i = 0; i < pairs; i++) {
-		int acting = 2 * i + 1 + is_acting(2 * i + 2), naive = 4 * i + 3 - acting;
-
-		ratios[i] = shared->figures[acting][figure] / shared->figures[naive][figure];
-	}
-	qsort(ratios, pairs, sizeof(*ratios), compare);
-	printf("acting / naive, %s: %.3f [%.3f, %.3f]\n", what, ratios[pairs / 2], ratios[0],
-	       ratios[pairs - 1]);
-}
-
 static void print_report(int pairs)
 {
 	int handed_files[2] = { 0 }, handed = 0;
@@ -271,9 +257,7 @@ static void clean_up(void)
 		return;
 	if (clients > 0)
 		kill(clients, SIGTERM);
-	for (int i = 0; i < FILES; i++)
-		unlink(files[i].path);
-	rmdir(folder);
+	remove_files();
 }
 
 int main(int count, char **words)
@@ -309,8 +293,7 @@ int main(int count, char **words)
 	require(mkdtemp(folder) != NULL, words[1]);
 	server = getpid();
 	atexit(clean_up);
-	for (int i = 0; i < FILES; i++)
-		make_file(&files[i], folder, i);
+	make_files();
 	clients = fork();
 	if (!clients) {
 		sigprocmask(SIG_SETMASK, &before, NULL);
