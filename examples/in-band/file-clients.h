@@ -16,9 +16,9 @@
 #include <unistd.h>
 
 enum {
-	HOT = 16, COLD = 32, FILES = HOT + COLD, HOT_SIZE = 16 << 10, COLD_SIZE = 256 << 10,
+	HOT = 16, COLD = 16, FILES = HOT + COLD, HOT_SIZE = 16 << 10, COLD_SIZE = 256 << 10,
 	/* One request in this many is for a cold file. */
-	COLD_EVERY = 50,
+	COLD_EVERY = 20,
 	/* Of a phase: each cold file twice. */
 	MIN_REQUESTS = 2 * COLD * COLD_EVERY,
 	CONNECTIONS = 32, MAX_PHASES = 100, MAX_TIMES = 1 << 20,
@@ -33,7 +33,7 @@ static char folder[256];
 struct file {
 	char path[sizeof(folder) + 16], *name;
 	int size;
-	/* The server's: the phase in which it blocked, and how many requests helpers have served. */
+	/* The server's: the phase in which it blocked last, and the requests handed over. */
 	int blocked_in, handed;
 	/* The clients': what the response should be, and when open() began to wait for a lease. */
 	char response[COLD_SIZE + sizeof(HEAD) + 8];

@@ -4,7 +4,8 @@
  * own records, it finds the files that block it, and hands just these to helpers. Its clients
  * (file-clients.h) measure it in turns naive and acting on its records (docs/in-band.md).
  *
- *	cc -O2 -o file-server file-server.c -I../../crates/libtollgate/include libtollgate.a -lpthread
+ *	cc -O2 -o file-server file-server.c -I../../crates/libtollgate/include libtollgate.a \
+ *		-lpthread
  *	tollgate run --in-band -- ./file-server [-l] FOLDER [SECONDS [PAIRS]]
  *
  * A phase takes SECONDS. In a folder in memory, no file is ever cold: with -l, open() of a cold
@@ -24,7 +25,10 @@
 
 enum {
 	HELPERS = 4, MAX_SITES = 32,
-	/* To hand a request to a helper and back takes about this long. */
+	/*
+	 * Shorter sleeps are not worth a helper: the way to it and back takes 3 us on one
+	 * processor, and 45 us to another one that has to wake up first (measured).
+	 */
 	HANDING_NS = 20000,
 };
 
@@ -61,7 +65,10 @@ static void note(const struct tollgate_call *call)
 
 	while (it < last && it->count && (it->number != call->number || it->site != site))
 		it++;
-	*it = (struct blocked){ call->number, site, it->count + 1, it->ms + call->blocked_ns / 1e6 };
+	it->number = call->number;
+	it->site = site;
+	it->count++;
+	it->ms += call->blocked_ns / 1e6;
 }
 
 static void read_file(struct connection *c)
@@ -94,7 +101,7 @@ static void hand_over(struct connection *c)
 	require(write(jobs[1], &c, sizeof(c)) == sizeof(c), "hand over");
 }
 
-/* ---- Acting on records, in ten lines. Have the calls for this file blocked? ---- */
+/* ---- Acting on records, in ten lines. Has a call for this file blocked? ---- */
 static void look_back(struct file *file, uint64_t before)
 {
 	struct tollgate_call call;
@@ -195,16 +202,20 @@ static void serve(void)
 
 static void start_server(int listener)
 {
+	/* The clients may have failed. */
+	struct timeval timeout = { .tv_sec = 30 };
 	pthread_t helper;
 	int one = 1;
 
 	epoll = epoll_create1(EPOLL_CLOEXEC);
 	require(!pipe2(jobs, O_CLOEXEC) && !pipe2(done, O_CLOEXEC), "pipe");
 	await(EPOLL_CTL_ADD, done[0], EPOLLIN, NULL);
+	setsockopt(listener, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
 	for (struct connection *c = connections; c < connections + CONNECTIONS; c++) {
 		/* Its memory is there before it is needed. */
 		memset(c->response, 1, sizeof(c->response));
 		c->fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+		require(c->fd >= 0, "accept");
 		setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 		await(EPOLL_CTL_ADD, c->fd, c->events = EPOLLIN, c);
 	}
@@ -256,7 +267,7 @@ static void clean_up(void)
 	if (getpid() != server)
 		return;
 	if (clients > 0)
-		kill(clients, SIGTERM);
+		kill(clients, SIGKILL);
 	remove_files();
 }
 
@@ -266,7 +277,7 @@ int main(int count, char **words)
 	socklen_t at_size = sizeof(at);
 	const int signals[] = { SIGINT, SIGTERM, SIGHUP, SIGCHLD };
 	int pairs, status = 1, listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	sigset_t awaited, before;
+	sigset_t awaited;
 	double seconds;
 
 	if (count > 1 && !strcmp(words[1], "-l")) {
@@ -282,26 +293,28 @@ int main(int count, char **words)
 		return 2;
 	}
 	snprintf(folder, sizeof(folder), "%s/file-server-XXXXXX", words[1]);
-	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+		      0);
+	require(shared != MAP_FAILED, "mmap");
 	require(!bind(listener, (void *)&at, at_size) && !listen(listener, CONNECTIONS), "listen");
 	getsockname(listener, (void *)&at, &at_size);
 	/* They come in epoll_pwait() only. */
 	sigemptyset(&awaited);
-	for (int i = 0; i < 4; i++)
+	for (int i = 0; i < 4; i++) {
 		sigaddset(&awaited, signals[i]);
-	sigprocmask(SIG_BLOCK, &awaited, &before);
+		signal(signals[i], end);
+	}
+	sigprocmask(SIG_BLOCK, &awaited, NULL);
 	require(mkdtemp(folder) != NULL, words[1]);
 	server = getpid();
 	atexit(clean_up);
 	make_files();
 	clients = fork();
+	require(clients >= 0, "fork");
 	if (!clients) {
-		sigprocmask(SIG_SETMASK, &before, NULL);
 		run_clients(&at, seconds, 2 * pairs);
 		return 0;
 	}
-	for (int i = 0; i < 4; i++)
-		signal(signals[i], end);
 	start_server(listener);
 	serve();
 	if (ending_signal == SIGCHLD) {
@@ -313,7 +326,7 @@ int main(int count, char **words)
 	}
 	clean_up();
 	signal(ending_signal, SIG_DFL);
-	sigprocmask(SIG_SETMASK, &before, NULL);
 	raise(ending_signal);
+	sigprocmask(SIG_UNBLOCK, &awaited, NULL);
 	return 1;
 }

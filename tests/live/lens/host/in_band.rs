@@ -69,13 +69,14 @@ fn file_server_works_without_records() {
 
 #[test]
 fn file_server_that_is_ended_leaves_no_files() {
+    let folder = folder();
+    let files = folder.path().join("files");
+    fs::create_dir(&files).expect("it is ours");
+    let count = || fs::read_dir(&files).expect("it is ours").count();
+    let arguments = ["-l", files.to_str().expect("its name is ASCII"), "50"];
+    let command = example("file-server", folder.path(), &arguments);
     for signal in [libc::SIGINT, libc::SIGTERM] {
-        let folder = folder();
-        let files = folder.path().join("files");
-        fs::create_dir(&files).expect("it is ours");
-        let count = || fs::read_dir(&files).expect("it is ours").count();
-        let arguments = ["-l", files.to_str().expect("its name is ASCII"), "50"];
-        let running = Job::of(example("file-server", folder.path(), &arguments)).start();
+        let running = Job::of(command.clone()).start();
         eventually("its files", || count() > 0);
         running.signal(signal);
         assert_eq!(running.finish().signal, Some(signal));
