@@ -266,8 +266,10 @@ static void clean_up(void)
 {
 	if (getpid() != server)
 		return;
-	if (clients > 0)
+	if (clients > 0) {
 		kill(clients, SIGKILL);
+		waitpid(clients, NULL, 0);
+	}
 	remove_files();
 }
 
