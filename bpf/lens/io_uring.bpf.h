@@ -64,7 +64,9 @@ static __always_inline void lens_request(struct io_kiocb *request, u32 operation
 	state.ring = (u64)request->ctx;
 	state.user_data = request->cqe.user_data;
 	state.is_silent = !!(request->flags & IOSQE_CQE_SKIP_SUCCESS);
-	WRITE_ONCE(header.ever_requested, 1);
+	/* Each call of the machine reads this cache line, so it is written once. */
+	if (unlikely(!READ_ONCE(header.ever_requested)))
+		WRITE_ONCE(header.ever_requested, 1);
 	state.submitted_ns = bpf_ktime_get_ns();
 	if (bpf_map_update_elem(&lens_requests, &address, &state, BPF_ANY)) {
 		count_loss(thread->session, LOSS_REQUESTS);

@@ -76,11 +76,16 @@ impl Gate {
             match self.parent_of(*row) {
                 Some(parent) => self.hand_over_row(*row, parent),
                 None => {
-                    self.free_row(*row);
                     freed.insert(*row);
                 }
             }
         }
+        if self.header.read(0).ever_requested != 0 {
+            self.forget_requests(&freed);
+            // A request of one of the rows may be completing now.
+            cpus::wait_for_all();
+        }
+        freed.iter().for_each(|row| self.free_row(*row));
         self.free_sites(&freed);
     }
 
@@ -207,6 +212,18 @@ impl Gate {
         self.rows.write(row, wire::row::default());
         if row < wire::ALLOCATABLE_ROWS {
             let _ = self.maps.get("free_rows").update(&[], &row.to_ne_bytes(), MapFlags::ANY);
+        }
+    }
+
+    /// Removes the requests of rows that are about to be freed. They count nowhere any more.
+    fn forget_requests(&self, rows: &BTreeSet<u32>) {
+        let requests = self.maps.get("lens_requests");
+        for key in requests.keys() {
+            let Ok(Some(found)) = requests.lookup(&key, MapFlags::ANY) else { continue };
+            let is_of_rows = |request: wire::request| rows.contains(&u32::from(request.row));
+            if wire::request::read_from_bytes(&found).is_ok_and(is_of_rows) {
+                let _ = requests.delete(&key);
+            }
         }
     }
 

@@ -12,6 +12,7 @@ use stats::interval::normal_mean_interval;
 use super::account::account;
 use super::order::Order;
 use super::report::{BlockedIn, COMMON, Call, LensReport, RowReport, WallInterval};
+use super::requests::requests;
 use crate::call_name::call_name;
 
 /// The confidence of the intervals of sampled times.
@@ -42,7 +43,13 @@ pub fn lens_report(
     }
     let groups = if rows.per == wire::PER_ALL { Vec::new() } else { rows.reports(stats, symbols) };
     let calls = calls(&total, rows.order, symbols);
-    LensReport { account: account(&total, &calls), calls, groups, ..LensReport::default() }
+    LensReport {
+        account: account(&total, &calls),
+        io_uring: requests(&total, rows.order),
+        calls,
+        groups,
+        ..LensReport::default()
+    }
 }
 
 impl ReportRows<'_> {
@@ -64,7 +71,7 @@ impl ReportRows<'_> {
         let mut rows: Vec<_> = merged
             .iter()
             .map(|(name, (command, row))| self.report(name, command, row, symbols))
-            .filter(|row| !row.calls.is_empty())
+            .filter(|row| !row.calls.is_empty() || !row.io_uring.is_empty())
             .collect();
         let sum = |row: &RowReport| row.calls.iter().map(|call| self.order.key(call)).sum::<u64>();
         rows.sort_by_key(|row| std::cmp::Reverse(sum(row)));
@@ -102,6 +109,7 @@ impl ReportRows<'_> {
             // The session's common row has no task.
             command: if command.is_empty() { COMMON.into() } else { command.into() },
             elapsed_ns: ended_ns - began_ns,
+            io_uring: requests(row, self.order),
             calls,
         }
     }
@@ -124,9 +132,7 @@ fn calls(row: &RowStats, order: Order, symbols: &KernelSymbols) -> Vec<Call> {
 
 fn one_call(slot: u32, stats: &CallStats, row: &RowStats, symbols: &KernelSymbols) -> Call {
     let (abi, name) = call_name(slot);
-    let quantile = |q| {
-        histogram::quantile(&*stats.histogram, q, stats.max_ns).map_or(0, |ns| ns.round() as u64)
-    };
+    let quantile = |q| quantile(stats, q);
     let (extra, wall_interval_ns) = estimate_untimed(stats);
     let off = stats.blocked_ns + stats.runqueue_ns;
     Call {
@@ -176,7 +182,13 @@ fn estimate_untimed(stats: &CallStats) -> (u64, Option<WallInterval>) {
     ((skipped * mean).round() as u64, interval)
 }
 
-fn errors(stats: &CallStats) -> BTreeMap<String, u64> {
+/// A quantile of the times, in nanoseconds.
+pub(super) fn quantile(stats: &CallStats, q: f64) -> u64 {
+    histogram::quantile(&*stats.histogram, q, stats.max_ns).map_or(0, |ns| ns.round() as u64)
+}
+
+/// The numbers of errors, by name.
+pub(super) fn errors(stats: &CallStats) -> BTreeMap<String, u64> {
     let name = |slot| match errno_of_index(slot) {
         0 => "other".to_owned(),
         errno => calls::display_errno(errno).into_owned(),

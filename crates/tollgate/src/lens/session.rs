@@ -17,6 +17,7 @@ use super::build_report::{ReportRows, lens_report};
 use super::in_band_server::InBandServer;
 use super::order::Order;
 use super::report::{InProgress, LensReport};
+use super::requests::not_counted;
 use super::slow_calls::SlowCalls;
 use crate::call_name::call_name;
 use crate::extension::{Extension, ExtensionSetup, SessionContext};
@@ -173,6 +174,9 @@ impl Extension for LensInSession {
             names: &self.names,
         };
         let report = lens_report(&stats, &rows, symbols);
+        if !kernel::gate_programs::reports_requests() {
+            notes.extend(not_counted(&report.calls));
+        }
         let in_progress = std::mem::take(&mut self.in_progress);
         Ok(Some(Box::new(LensReport { slow, in_progress, ..report })))
     }
