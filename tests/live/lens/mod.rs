@@ -7,6 +7,7 @@ mod counts;
 mod diff;
 mod host;
 mod in_band;
+mod io_uring;
 mod requests;
 mod rows;
 mod shared;

@@ -214,10 +214,13 @@ mod tests {
             serde_json::from_value(json).expect("a report")
         };
         let comparison = compare(&report(1), &report(7));
-        let is_nop = |call: &&Difference| (call.name.as_str(), call.abi.as_str()) == ("NOP", IO_URING);
+        let is_nop =
+            |call: &&Difference| (call.name.as_str(), call.abi.as_str()) == ("NOP", IO_URING);
         let nop = comparison.calls.iter().find(is_nop).expect("a row");
         assert_eq!(nop.count, [1, 7]);
-        assert!(text(&comparison, &TextOptions { top: 20, columns: None }).contains("io_uring: NOP"));
+        assert!(
+            text(&comparison, &TextOptions { top: 20, columns: None }).contains("io_uring: NOP")
+        );
     }
 
     #[test]
