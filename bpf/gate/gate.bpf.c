@@ -237,7 +237,7 @@ SEC("?tp_btf/io_uring_req_failed")
 int BPF_PROG(gate_request_failed, const struct io_uring_sqe *entry, struct io_kiocb *request)
 {
 	if (!is_retired())
-		call_request(request, entry->opcode);
+		call_request_failed(request, entry->opcode);
 	return 0;
 }
 

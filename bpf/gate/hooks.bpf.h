@@ -213,6 +213,11 @@ static __always_inline void call_request(struct io_kiocb *request, u32 operation
 	lens_request(request, operation);
 }
 
+static __always_inline void call_request_failed(struct io_kiocb *request, u32 operation)
+{
+	lens_request_failed(request, operation);
+}
+
 static __always_inline void call_request_done(u64 ring, u64 address, u64 user_data, s32 result)
 {
 	lens_request_done(ring, address, user_data, result);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * io_uring's requests, from submission to completion. They have cells as calls do, but are no calls:
- * they may complete in another thread, or in one of the kernel's, so nothing is known about their
- * time except how long it is.
+ * io_uring's requests, from submission to completion. They have cells as calls do, but are no
+ * calls: they may complete in another thread, or in one of the kernel's, so nothing is known about
+ * their time except how long it is.
  */
 #ifndef TOLLGATE_LENS_IO_URING_BPF_H
 #define TOLLGATE_LENS_IO_URING_BPF_H
@@ -19,8 +19,8 @@ HASH_MAP(lens_requests, REQUESTS_IN_FLIGHT, u64, struct request);
 
 /*
  * The thread to which a request belongs: the current thread, which submits it. If that is a thread
- * of the kernel that polls the submission queue (IORING_SETUP_SQPOLL), it is the first thread of its
- * process, which is the ring's.
+ * of the kernel that polls the submission queue (IORING_SETUP_SQPOLL), it is the first thread of
+ * its process, which is the ring's.
  */
 static __always_inline struct thread_state *request_owner(void)
 {
@@ -38,7 +38,7 @@ static __always_inline struct thread_state *request_owner(void)
 	return thread;
 }
 
-/* A request is submitted. If it was in the table, it has failed since then, still unissued. */
+/* A request is submitted. An earlier one at the same address has ended unseen. */
 static __always_inline void lens_request(struct io_kiocb *request, u32 operation)
 {
 	struct thread_state *thread = request_owner();
@@ -77,6 +77,20 @@ static __always_inline void lens_request(struct io_kiocb *request, u32 operation
 }
 
 /*
+ * A request cannot be prepared. Before v6.12 or so, that also happens to one in a chain after it was
+ * submitted. It is in the table then, which a silent one that has ended may be as well.
+ */
+static __always_inline void lens_request_failed(struct io_kiocb *request, u32 operation)
+{
+	u64 address = (u64)request;
+	struct request *found = bpf_map_lookup_elem(&lens_requests, &address);
+
+	if (found && !found->is_silent && found->ring == (u64)request->ctx)
+		return;
+	lens_request(request, operation);
+}
+
+/*
  * A completion is posted. `address`: the request that ends with it; 0, or a request that is not in
  * the table: this is one of several results, a message of another ring, or a notification that the
  * memory of a request is free.
@@ -93,7 +107,9 @@ static __always_inline void lens_request_done(u64 ring, u64 address, u64 user_da
 		return;
 	now = bpf_ktime_get_ns();
 	found = bpf_map_lookup_elem(&lens_requests, &address);
-	if (!found || found->ring != ring || found->user_data != user_data)
+	if (!found || found->ring != ring)
+		return;
+	if (found->is_silent && found->user_data != user_data)
 		return;
 	/* Memory of a deleted entry may be used again at once. */
 	state = *found;

@@ -26,10 +26,13 @@
 #define GATE_MAPS 68
 /*
  * The maximum number of links. It includes one unused entry if the number of links and maps would
- * be odd otherwise, because `struct gate_header` must not end in padding. This is not a macro,
+ * be even otherwise, because `struct gate_header` must not end in padding. This is not a macro,
  * because the generator of the Rust types would not know its value.
  */
-enum { GATE_LINKS = GATE_PROGRAMS + GUARD_HOOKS + (GATE_PROGRAMS + GUARD_HOOKS + GATE_MAPS + 1) % 2 };
+enum {
+	GATE_LINKS = GATE_PROGRAMS + GUARD_HOOKS +
+		     (GATE_PROGRAMS + GUARD_HOOKS + GATE_MAPS + 1) % 2
+};
 
 /*
  * The extensions and options that apply to a thread. `gate_config.enabled` has all that are

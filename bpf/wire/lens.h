@@ -108,8 +108,8 @@ enum request_cell {
 struct request {
 	__u64 submitted_ns;
 	/*
-	 * Its ring, and what the program has given it as its name. They distinguish it from a later
-	 * request at the same address, as that of a silent request is used again unseen.
+	 * Its ring, and what the program has given it as its name. They distinguish a silent
+	 * request from what is at its address after its end. The name of others may change.
 	 */
 	__u64 ring;
 	__u64 user_data;
@@ -319,8 +319,8 @@ struct in_band_site_key {
 };
 
 /*
- * REQUESTS: an io_uring request is not counted at all. REQUEST_ENDS: the kernel reports a completion
- * without its request if the completion queue has no room.
+ * REQUESTS: an io_uring request is not counted at all. REQUEST_ENDS: if the completion queue has no
+ * room, the kernel reports a completion without its request.
  *
  * CELLS_FULL: so few cells are left that calls count in their sessions' common row, not in their
  * own row.
@@ -330,7 +330,7 @@ struct in_band_site_key {
 	X(CALLS, SHARED, "calls not recorded (table full)")                                        \
 	X(CELLS_FULL, SHARED, "calls counted in their session's common row (table full)")          \
 	X(REQUESTS, SHARED, "io_uring requests not counted (table full)")                          \
-	X(REQUEST_ENDS, SHARED, "io_uring requests without an observed end (completion queue full)") \
+	X(REQUEST_ENDS, SHARED, "io_uring requests without an observed end (queue full)")          \
 	X(SITES_FULL, SHARED, "blocking sites not recorded (table full)")                          \
 	X(SLOW_CALLS, SESSION, "slow calls not reported (buffer full)")
 

@@ -80,7 +80,9 @@ impl Gate {
                 }
             }
         }
-        if self.header.read(0).ever_requested != 0 {
+        let has_requests =
+            |row: &u32| self.cells_of(*row).iter().any(|(index, _)| *index >= wire::REQUESTS_BEGIN);
+        if freed.iter().any(has_requests) {
             self.forget_requests(&freed);
             // A request of one of the rows may be completing now.
             cpus::wait_for_all();

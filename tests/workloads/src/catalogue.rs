@@ -140,7 +140,7 @@ pub const WORKLOADS: &[Workload] = &[
     workload("polled-ring", "", lives::polled_ring,
         "Sets up io_uring with a thread of the kernel that polls for requests, and pauses."),
     workload("ring-requests", "N", requests::requests,
-        "Has io_uring carry out requests of each kind of ending, N times those with one completion."),
+        "Has io_uring carry out requests that end in each way; N of each that completes once."),
     workload("polled-ring-requests", "N", requests::polled,
         "Has io_uring carry out N requests that a thread of the kernel submits."),
     workload("shared-ring-requests", "N", requests::shared,

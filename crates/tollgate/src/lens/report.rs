@@ -79,8 +79,8 @@ pub struct Call {
     pub wall_interval_ns: Option<WallInterval>,
 }
 
-/// The statistics of io_uring's requests of one operation. Times are in nanoseconds, from submission
-/// to completion.
+/// The statistics of io_uring's requests of one operation. Times are in nanoseconds, from
+/// submission to completion.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Request {
     /// The operation, as the kernel's header names it.

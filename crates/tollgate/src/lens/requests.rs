@@ -10,9 +10,12 @@ use super::order::Order;
 use super::report::{Call, LensReport, Request};
 use crate::format::{count, duration};
 
-/// By these calls, a program uses io_uring. One that has a ring whose queue the kernel polls may
+/// Whether a program used io_uring, by its calls. With a ring whose queue the kernel polls, it may
 /// make none.
-const CALLS: [&str; 3] = ["io_uring_setup", "io_uring_enter", "io_uring_register"];
+fn shows_use(call: &Call) -> bool {
+    let is_one = ["io_uring_setup", "io_uring_enter"].contains(&call.name.as_str());
+    is_one && call.count + call.unfinished > call.errors.values().sum()
+}
 
 /// All requests of a row in this order; of equal ones, the longest first.
 pub fn requests(row: &RowStats, order: Order) -> Vec<Request> {
@@ -53,10 +56,9 @@ fn request(number: u32, stats: &CallStats) -> Request {
 /// The sentence that says that io_uring was used. `None`: it was not.
 pub fn requests_line(report: &LensReport) -> Option<String> {
     let requests = &report.io_uring;
-    let is_used = |call: &Call| CALLS.contains(&call.name.as_str());
     if requests.is_empty() {
-        let used = report.calls.iter().any(is_used);
-        return used.then(|| "io_uring was used, and no requests were counted".into());
+        let is_used = report.calls.iter().any(shows_use);
+        return is_used.then(|| "io_uring was used, and no requests were counted".into());
     }
     let sum = |part: fn(&Request) -> u64| requests.iter().map(part).sum::<u64>();
     let more = [
@@ -78,12 +80,16 @@ pub fn requests_line(report: &LensReport) -> Option<String> {
 
 /// The note for a kernel that does not report requests.
 pub fn not_counted(calls: &[Call]) -> Option<String> {
-    let is_used = calls.iter().any(|call| CALLS.contains(&call.name.as_str()));
-    is_used.then(|| "requests of io_uring are not counted: this kernel does not report them".into())
+    calls
+        .iter()
+        .any(shows_use)
+        .then(|| "requests of io_uring are not counted: this kernel does not report them".into())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     fn stats(count: u64, wall_ns: u64, submitted: u64) -> CallStats {
@@ -122,7 +128,11 @@ mod tests {
     fn report_says_when_a_program_used_a_ring() {
         let mut report = LensReport::default();
         assert_eq!(requests_line(&report), None);
-        report.calls.push(Call { name: "io_uring_setup".into(), ..Call::default() });
+        let refused = BTreeMap::from([("EPERM".into(), 1)]);
+        let setup = |count| Call { name: "io_uring_setup".into(), count, ..Call::default() };
+        report.calls.push(Call { errors: refused, ..setup(1) });
+        assert_eq!(requests_line(&report), None);
+        report.calls.push(setup(1));
         let line = requests_line(&report).unwrap();
         assert_eq!(line, "io_uring was used, and no requests were counted");
         assert!(not_counted(&report.calls).is_some());
