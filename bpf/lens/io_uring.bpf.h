@@ -77,8 +77,8 @@ static __always_inline void lens_request(struct io_kiocb *request, u32 operation
 }
 
 /*
- * A request cannot be prepared. Before v6.12 or so, that also happens to one in a chain after it was
- * submitted. It is in the table then, which a silent one that has ended may be as well.
+ * A request cannot be prepared. In v6.1, that also happens to one in a chain after it was submitted
+ * (io_req_prep_async). It is in the table then, which a silent one that has ended may be as well.
  */
 static __always_inline void lens_request_failed(struct io_kiocb *request, u32 operation)
 {
