@@ -128,13 +128,16 @@ impl MessageHooks {
     }
 }
 
-/// Whether this kernel has a tracepoint of the table.
+/// Whether this kernel has a tracepoint that not all kernels have.
 fn has_tracepoint(name: &str) -> bool {
-    // Reading all of the kernel's types takes some milliseconds.
+    // Reading all of the kernel's types takes some milliseconds, and so does each search.
     static HERE: OnceLock<BTreeSet<&str>> = OnceLock::new();
     let here = HERE.get_or_init(|| {
         let Ok(types) = Types::read() else { return BTreeSet::new() };
-        let hooks = GATE_PROGRAMS.iter().map(|program| program.hook);
+        let is_searched = |program: &&GateProgram| {
+            matches!(program.needs, Requirement::Tracepoint | Requirement::Messages(_))
+        };
+        let hooks = GATE_PROGRAMS.iter().filter(is_searched).map(|program| program.hook);
         hooks.filter(|hook| types.has_tracepoint(hook)).collect()
     });
     here.contains(name)
