@@ -214,6 +214,55 @@ int gate_recvmsg6(struct bpf_sock_addr *from)
 	return 1;
 }
 
+/* Only with the lens. An io_uring request was prepared, and is about to be issued. */
+SEC("?tp_btf/io_uring_submit_req")
+int BPF_PROG(gate_request, struct io_kiocb *request)
+{
+	if (!is_retired())
+		call_request(request, request->opcode);
+	return 0;
+}
+
+/* Before v6.4: see lib/compat.bpf.h. */
+SEC("?tp_btf/io_uring_submit_sqe")
+int BPF_PROG(gate_request_sqe, struct io_kiocb *request)
+{
+	if (!is_retired())
+		call_request(request, request->opcode);
+	return 0;
+}
+
+/* A request that could not be prepared. The kernel replaces an operation that it does not know. */
+SEC("?tp_btf/io_uring_req_failed")
+int BPF_PROG(gate_request_failed, const struct io_uring_sqe *entry, struct io_kiocb *request)
+{
+	if (!is_retired())
+		call_request_failed(request, entry->opcode);
+	return 0;
+}
+
+SEC("?tp_btf/io_uring_complete")
+int gate_request_done(u64 *ctx)
+{
+	struct io_uring_cqe *completion = (void *)ctx[2];
+
+	if (is_retired())
+		return 0;
+	if (COMPLETION_HAS_VALUES)
+		call_request_done(ctx[0], ctx[1], ctx[2], ctx[3]);
+	else
+		call_request_done(ctx[0], ctx[1], completion->user_data, completion->res);
+	return 0;
+}
+
+SEC("?tp_btf/io_uring_cqe_overflow")
+int BPF_PROG(gate_request_lost, void *ring, u64 user_data, s32 result, u32 flags)
+{
+	if (!is_retired())
+		call_request_lost(flags);
+	return 0;
+}
+
 /* Only with sessions of control groups. `task` is the first thread if its whole process moves. */
 SEC("?tp_btf/cgroup_attach_task")
 int BPF_PROG(gate_cgroup_attach, struct cgroup *cgroup, const char *path, struct task_struct *task,

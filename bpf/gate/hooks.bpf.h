@@ -12,6 +12,7 @@
 #include "guard/sigcont.bpf.h"
 #include "guard/state.bpf.h"
 #include "lens/hooks.bpf.h"
+#include "lens/io_uring.bpf.h"
 #include "lens/state.bpf.h"
 #include "pace/hooks.bpf.h"
 #include "plugin/hooks.bpf.h"
@@ -205,6 +206,26 @@ static __always_inline void call_tcp_state(struct sock *sk, int before, int now)
 static __always_inline void call_netif_rx(struct sk_buff *packet)
 {
 	service_netif_rx(packet);
+}
+
+static __always_inline void call_request(struct io_kiocb *request, u32 operation)
+{
+	lens_request(request, operation);
+}
+
+static __always_inline void call_request_failed(struct io_kiocb *request, u32 operation)
+{
+	lens_request_failed(request, operation);
+}
+
+static __always_inline void call_request_done(u64 ring, u64 address, u64 user_data, s32 result)
+{
+	lens_request_done(ring, address, user_data, result);
+}
+
+static __always_inline void call_request_lost(u32 flags)
+{
+	lens_request_lost(flags);
 }
 
 static __always_inline void call_frequency(u32 khz, u32 cpu)

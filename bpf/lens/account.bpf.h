@@ -16,12 +16,6 @@
 /* include/linux/sched.h; not in BTF */
 #define STATE_INTERRUPTIBLE 0x1
 #define STATE_TRACED 0x8
-/*
- * include/linux/sched.h: threads that the kernel has added to a process, for io_uring and vhost.
- * They make no calls. Before Linux 6.4, PF_USER_WORKER is not used.
- */
-#define PF_IO_WORKER 0x00000010
-#define PF_USER_WORKER 0x00004000
 /* include/linux/sched/jobctl.h, JOBCTL_TRAP_FREEZE: the control group of the task is frozen. */
 #define JOBCTL_TRAP_FREEZE (1UL << 23)
 /* include/linux/sched/prio.h: below it are the priorities of real-time tasks. */

@@ -78,19 +78,24 @@ static __noinline u32 common_cell(u32 session_index, u32 row, u32 call)
 }
 
 /*
- * The counters of a call of this thread in a row. If no cell is left at all, counts a loss and
+ * The counters of a call in a row. If no cell is left at all, counts a loss of the session and
  * returns NULL.
  */
-static __always_inline struct cell *cell_of(struct thread_state *thread, u32 row, u32 call,
-					    u32 **entry)
+static __always_inline struct cell *cell_in(u32 session, u32 row, u32 call, u32 **entry)
 {
 	u32 number = cell_index_for(row, call, config.unreserved_cells, entry);
 
 	if (unlikely(!number))
-		number = common_cell(thread->session, row, call);
+		number = common_cell(session, row, call);
 	if (unlikely(!number))
 		return NULL;
 	return bpf_map_lookup_elem(&lens_cells, &number);
+}
+
+static __always_inline struct cell *cell_of(struct thread_state *thread, u32 row, u32 call,
+					    u32 **entry)
+{
+	return cell_in(thread->session, row, call, entry);
 }
 
 static __always_inline struct cell *cell_for(struct thread_state *thread, u32 call, u32 **entry)
@@ -166,22 +171,24 @@ static __always_inline bool is_skipped(struct task_struct *task, struct pt_regs 
 	return (s32)regs->orig_ax == -1 && task->ptrace;
 }
 
-static __always_inline void count_error(struct cell *cell, struct crossing *at)
+static __always_inline void count_errno(struct cell *cell, s64 result)
 {
-	s64 result = at->result;
-	u32 index;
+	u32 index = errno_index(result);
 
-	if (!is_error(result))
-		return;
-	if (unlikely(is_skipped(running_task(at->thread->task), at->regs))) {
-		cell->denied += 1;
-		return;
-	}
-	index = errno_index(result);
 	/* The compiler knows that the bound holds; Linux 6.1's verifier must see the check. */
 	barrier_var(index);
 	if (index < ERRNO_INDICES)
 		cell->errors[index] += 1;
+}
+
+static __always_inline void count_error(struct cell *cell, struct crossing *at)
+{
+	if (!is_error(at->result))
+		return;
+	if (unlikely(is_skipped(running_task(at->thread->task), at->regs)))
+		cell->denied += 1;
+	else
+		count_errno(cell, at->result);
 }
 
 #endif

@@ -6,6 +6,13 @@
 #include "gate/threads.bpf.h"
 #include "wire/lens.h"
 
+/*
+ * include/linux/sched.h: threads that the kernel has added to a process, for io_uring and vhost.
+ * They make no calls. Before Linux 6.4, PF_USER_WORKER is not used.
+ */
+#define PF_IO_WORKER 0x00000010
+#define PF_USER_WORKER 0x00004000
+
 struct lens_cold lens_threads[THREADS] SEC(".bss.lens");
 
 _Static_assert(sizeof(struct lens_cold) == CACHE_LINE, "an entry shares cache lines");

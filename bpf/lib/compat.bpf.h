@@ -78,6 +78,14 @@ static __always_inline s64 inode_ctime_ns(struct inode *inode)
 }
 
 /*
+ * io_uring_complete has the values of a completion; since v6.15 or so, it has the completion.
+ */
+typedef void (*btf_trace_io_uring_complete___values)(void *, void *, void *, u64, int, unsigned int,
+						     u64, u64);
+
+#define COMPLETION_HAS_VALUES bpf_core_type_exists(btf_trace_io_uring_complete___values)
+
+/*
  * A zero whose value the verifier does not know. Before v6.7 (ab5cfac139ab, "bpf: verify callbacks
  * as if they are called unknown number of times") it assumes that what is zero when bpf_loop()
  * begins is zero in each iteration.

@@ -336,6 +336,28 @@ struct cred {
 };
 
 struct io_uring_task;
+struct io_ring_ctx;
+
+struct io_cqe {
+	u64 user_data;
+};
+
+struct io_kiocb {
+	u8 opcode;
+	unsigned int flags;
+	struct io_cqe cqe;
+	struct io_ring_ctx *ctx;
+};
+
+struct io_uring_sqe {
+	u8 opcode;
+};
+
+struct io_uring_cqe {
+	u64 user_data;
+	s32 res;
+	u32 flags;
+};
 
 struct restart_block {
 	long (*fn)(struct restart_block *);

@@ -26,10 +26,13 @@
 #define GATE_MAPS 69
 /*
  * The maximum number of links. It includes one unused entry if the number of links and maps would
- * be odd otherwise, because `struct gate_header` must not end in padding. This is not a macro,
+ * be even otherwise, because `struct gate_header` must not end in padding. This is not a macro,
  * because the generator of the Rust types would not know its value.
  */
-enum { GATE_LINKS = GATE_PROGRAMS + GUARD_HOOKS + (GATE_PROGRAMS + GUARD_HOOKS + GATE_MAPS) % 2 };
+enum {
+	GATE_LINKS = GATE_PROGRAMS + GUARD_HOOKS +
+		     (GATE_PROGRAMS + GUARD_HOOKS + GATE_MAPS + 1) % 2
+};
 
 /*
  * The extensions and options that apply to a thread. `gate_config.enabled` has all that are
@@ -151,6 +154,8 @@ struct gate_header {
 	__s32 ready_profiles;
 	/* Guard: a thread was held at some time. */
 	__u32 ever_held;
+	/* Lens: a request of io_uring was counted at some time. */
+	__u32 ever_requested;
 	/*
 	 * How often the gate was rolled back to an earlier generation because the active one was
 	 * gone.

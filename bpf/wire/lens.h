@@ -41,6 +41,8 @@ struct cell {
 	__u64 sampled_ns;
 	__u64 sampled_ns2;
 	__u64 skipped;
+	/* Of io_uring's requests: see enum request_cell. */
+	__u64 submitted;
 	/* Consecutive timed calls that were cheap. */
 	__u32 cheap_streak;
 	__u32 unused;
@@ -81,8 +83,48 @@ enum account_part {
 	ACCOUNT_HELD,
 	/* By a limit on the processor time of a control group, since Linux 6.18. */
 	ACCOUNT_THROTTLED,
+	ACCOUNT_END,
+};
+
+/*
+ * The operations of io_uring with cells of their own, which follow those of the account. Linux 6.18
+ * has 63. Those with higher numbers share the last cell.
+ */
+#define IO_URING_OPERATIONS 128
+
+/*
+ * Requests are counted by operation. Of a cell, they use `submitted`, `count` for those that have
+ * completed, the errors, `wall_ns`, `max_ns` and the histogram. A silent request is one that asks
+ * for no completion unless it fails: `skipped` has those that were submitted, and `denied` those
+ * that have completed.
+ */
+enum request_cell {
+	REQUESTS_BEGIN = ACCOUNT_END,
+	REQUEST_UNKNOWN = REQUESTS_BEGIN + IO_URING_OPERATIONS - 1,
 	CELL_INDICES,
 };
+
+/* An io_uring request that has not completed, by the address of its struct io_kiocb. */
+struct request {
+	__u64 submitted_ns;
+	/*
+	 * Its ring, and what the program has given it as its name. They distinguish a silent
+	 * request from what is at its address after its end. The name of others may change.
+	 */
+	__u64 ring;
+	__u64 user_data;
+	/* row.began_ns of the row: it may be freed and allocated again before the completion. */
+	__u64 row_began_ns;
+	__u16 row;
+	/* The index of its cell. */
+	__u16 cell;
+	__u32 is_silent;
+};
+
+/*
+ * Requests of watched programs in flight, on the whole machine: some 6 MiB if there are so many.
+ */
+#define REQUESTS_IN_FLIGHT 65536
 
 /*
  * The cell of each call and part in a row, in the low bits (0: none yet). The number of entries is
@@ -277,6 +319,9 @@ struct in_band_site_key {
 };
 
 /*
+ * REQUESTS: an io_uring request is not counted at all. REQUEST_ENDS: if the completion queue has no
+ * room, the kernel reports a completion without its request.
+ *
  * CELLS_FULL: so few cells are left that calls count in their sessions' common row, not in their
  * own row.
  */
@@ -284,6 +329,8 @@ struct in_band_site_key {
 	X(EXITS, SHARED, "calls without an observed end")                                          \
 	X(CALLS, SHARED, "calls not recorded (table full)")                                        \
 	X(CELLS_FULL, SHARED, "calls counted in their session's common row (table full)")          \
+	X(REQUESTS, SHARED, "io_uring requests not counted (table full)")                          \
+	X(REQUEST_ENDS, SHARED, "io_uring requests without an observed end (queue full)")          \
 	X(SITES_FULL, SHARED, "blocking sites not recorded (table full)")                          \
 	X(SLOW_CALLS, SESSION, "slow calls not reported (buffer full)")
 

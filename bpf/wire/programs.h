@@ -9,7 +9,7 @@
  * SECTION  its section, for libbpf
  * USED_BY  it is loaded in a gate with one of these extensions (bits of enum gate_mask), or ALWAYS
  * UNLESS   but not with these extensions, for which there is another program at the same hook
- * NEEDS    what the kernel must have
+ * NEEDS    what the kernel must have; TRACEPOINT: the hook
  *
  * The programs are attached in the order of the lines. build.rs makes the table in
  * crates/kernel/src/gate_programs.rs from the same lines. The programs of pre-call holds are in
@@ -47,6 +47,12 @@
 	  SERVICE, 0, MESSAGE_FUNCTIONS)                                                           \
 	X(tcp_state, inet_sock_set_state, "tp_btf/inet_sock_set_state", SERVICE, 0, NOTHING)       \
 	X(netif_rx, netif_rx, "tp_btf/netif_rx", SERVICE, 0, NOTHING)                              \
+	X(request, io_uring_submit_req, "tp_btf/io_uring_submit_req", LENS, 0, TRACEPOINT)         \
+	X(request_sqe, io_uring_submit_sqe, "tp_btf/io_uring_submit_sqe", LENS, 0, TRACEPOINT)     \
+	X(request_failed, io_uring_req_failed, "tp_btf/io_uring_req_failed", LENS, 0, TRACEPOINT)  \
+	X(request_done, io_uring_complete, "tp_btf/io_uring_complete", LENS, 0, TRACEPOINT)        \
+	X(request_lost, io_uring_cqe_overflow, "tp_btf/io_uring_cqe_overflow",                     \
+	  LENS, 0, TRACEPOINT)                                                                     \
 	X(sys_exit, sys_exit, "tp_btf/sys_exit", LENS | SERVICE_FILES | PACE, PLUGIN_EXIT,         \
 	  NOTHING)                                                                                 \
 	X(sys_exit_plugins, sys_exit, "tp_btf/sys_exit", PLUGIN_EXIT, 0, NOTHING)                  \

@@ -10,6 +10,7 @@
 mod abi;
 mod arguments;
 mod errno;
+mod io_uring;
 mod name;
 mod parameters;
 mod waits;
@@ -17,6 +18,7 @@ mod waits;
 pub use abi::Abi;
 pub use arguments::{AT_FDCWD, ArgumentKind, argument_count, arguments, fd_mask, path_mask};
 pub use errno::{display_errno, errno_name};
+pub use io_uring::display_operation;
 pub use name::{LIMIT, all, display_name, name, never_returns, number};
 pub use parameters::{CallParameter, parameters};
 pub use waits::is_wait;

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use calls::{Abi, all, name, number};
+use calls::{Abi, all, display_operation, name, number};
 
 /// The numbers that a header defines, without the x32 bit.
 fn header(file: &str) -> Vec<(String, u32)> {
@@ -52,4 +52,18 @@ fn i386() {
 #[test]
 fn x32() {
     agrees(Abi::X32, "unistd_x32.h");
+}
+
+#[test]
+fn operations_of_io_uring() {
+    let text = fs::read_to_string("/usr/include/linux/io_uring.h").expect("linux-libc-dev has it");
+    let operations: Vec<_> = text
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("IORING_OP_")?.strip_suffix(','))
+        .take_while(|name| *name != "LAST")
+        .collect();
+    assert!(operations.len() > 40, "the header has only {} operations", operations.len());
+    for (number, name) in operations.iter().enumerate() {
+        assert_eq!(display_operation(number as u32), *name, "{number}");
+    }
 }

@@ -1,5 +1,6 @@
 //! The gate's programs at the kernel's hooks: the table of `bpf/wire/programs.h`.
 
+use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
 use crate::probe::Types;
@@ -11,6 +12,8 @@ pub(crate) enum Requirement {
     Nothing,
     /// Messages are visible at these hooks.
     Messages(MessageHooks),
+    /// The hook, which not all kernels have.
+    Tracepoint,
     /// The root of cgroup v2 is mounted.
     Cgroup2,
 }
@@ -51,6 +54,7 @@ impl GateProgram {
     fn is_here(&self) -> bool {
         match self.needs {
             Requirement::Messages(hooks) => hooks == MessageHooks::detect(),
+            Requirement::Tracepoint => has_tracepoint(self.hook),
             Requirement::Nothing | Requirement::Cgroup2 => true,
         }
     }
@@ -67,9 +71,14 @@ impl GateHook {
     /// The end of a call.
     pub const SYS_EXIT: Self = Self(wire::PROGRAM_sys_exit as usize);
 
-    /// All hooks except those at the root of cgroup v2, in the order of attaching.
+    /// All hooks that this kernel has, except those at the root of cgroup v2, in the order of
+    /// attaching.
     pub fn all() -> impl Iterator<Item = Self> {
-        let is_tracepoint = |program: &GateProgram| program.needs != Requirement::Cgroup2;
+        let is_tracepoint = |program: &GateProgram| match program.needs {
+            Requirement::Tracepoint => program.is_here(),
+            Requirement::Nothing | Requirement::Messages(_) => true,
+            Requirement::Cgroup2 => false,
+        };
         let is_first = |index: usize| {
             GATE_PROGRAMS[..index].iter().all(|program| program.hook != GATE_PROGRAMS[index].hook)
         };
@@ -115,18 +124,34 @@ pub(crate) enum MessageHooks {
 
 impl MessageHooks {
     fn detect() -> Self {
-        // Reading all of the kernel's types takes some milliseconds.
-        static HERE: OnceLock<MessageHooks> = OnceLock::new();
-        *HERE.get_or_init(|| {
-            let has = Types::read().is_ok_and(|types| types.has_tracepoint("sock_recv_length"));
-            if has { Self::Tracepoints } else { Self::Functions }
-        })
+        if has_tracepoint("sock_recv_length") { Self::Tracepoints } else { Self::Functions }
     }
+}
+
+/// Whether this kernel has a tracepoint that not all kernels have.
+fn has_tracepoint(name: &str) -> bool {
+    // Reading all of the kernel's types takes some milliseconds, and so does each search.
+    static HERE: OnceLock<BTreeSet<&str>> = OnceLock::new();
+    let here = HERE.get_or_init(|| {
+        let Ok(types) = Types::read() else { return BTreeSet::new() };
+        let is_searched = |program: &&GateProgram| {
+            matches!(program.needs, Requirement::Tracepoint | Requirement::Messages(_))
+        };
+        let hooks = GATE_PROGRAMS.iter().filter(is_searched).map(|program| program.hook);
+        hooks.filter(|hook| types.has_tracepoint(hook)).collect()
+    });
+    here.contains(name)
+}
+
+/// Whether this kernel reports the requests of io_uring, which the lens counts.
+pub fn reports_requests() -> bool {
+    let begins = ["io_uring_submit_req", "io_uring_submit_sqe"];
+    begins.into_iter().any(has_tracepoint) && has_tracepoint("io_uring_complete")
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{BTreeMap, BTreeSet};
+    use std::collections::BTreeMap;
     use std::mem::MaybeUninit;
 
     use libbpf_rs::OpenObject;
@@ -172,7 +197,7 @@ mod tests {
     fn available(messages: MessageHooks) -> impl Iterator<Item = &'static GateProgram> {
         GATE_PROGRAMS.iter().filter(move |program| match program.needs {
             Requirement::Messages(needed) => needed == messages,
-            Requirement::Nothing | Requirement::Cgroup2 => true,
+            Requirement::Nothing | Requirement::Tracepoint | Requirement::Cgroup2 => true,
         })
     }
 

@@ -76,11 +76,18 @@ impl Gate {
             match self.parent_of(*row) {
                 Some(parent) => self.hand_over_row(*row, parent),
                 None => {
-                    self.free_row(*row);
                     freed.insert(*row);
                 }
             }
         }
+        let has_requests =
+            |row: &u32| self.cells_of(*row).iter().any(|(index, _)| *index >= wire::REQUESTS_BEGIN);
+        if freed.iter().any(has_requests) {
+            self.forget_requests(&freed);
+            // A request of one of the rows may be completing now.
+            cpus::wait_for_all();
+        }
+        freed.iter().for_each(|row| self.free_row(*row));
         self.free_sites(&freed);
     }
 
@@ -207,6 +214,18 @@ impl Gate {
         self.rows.write(row, wire::row::default());
         if row < wire::ALLOCATABLE_ROWS {
             let _ = self.maps.get("free_rows").update(&[], &row.to_ne_bytes(), MapFlags::ANY);
+        }
+    }
+
+    /// Removes the requests of rows that are about to be freed. They count nowhere any more.
+    fn forget_requests(&self, rows: &BTreeSet<u32>) {
+        let requests = self.maps.get("lens_requests");
+        for key in requests.keys() {
+            let Ok(Some(found)) = requests.lookup(&key, MapFlags::ANY) else { continue };
+            let is_of_rows = |request: wire::request| rows.contains(&u32::from(request.row));
+            if wire::request::read_from_bytes(&found).is_ok_and(is_of_rows) {
+                let _ = requests.delete(&key);
+            }
         }
     }
 

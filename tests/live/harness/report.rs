@@ -12,6 +12,8 @@ pub struct Report {
     pub exit: Option<i32>,
     pub elapsed_ns: u64,
     pub calls: Vec<Call>,
+    #[serde(default)]
+    pub io_uring: Vec<Request>,
     pub account: Option<ThreadAccount>,
     #[serde(default)]
     pub groups: Vec<RowReport>,
@@ -59,6 +61,19 @@ pub struct HistogramOctave {
 }
 
 #[derive(Debug, Clone, Deserialize)]
+pub struct Request {
+    pub name: String,
+    pub count: u64,
+    pub errors: BTreeMap<String, u64>,
+    pub wall_ns: u64,
+    pub max_ns: u64,
+    #[serde(default)]
+    pub in_flight: u64,
+    #[serde(default)]
+    pub silent: u64,
+}
+
+#[derive(Debug, Clone, Deserialize)]
 pub struct ThreadAccount {
     pub threads: u64,
     pub lifetime_ns: u64,
@@ -94,6 +109,8 @@ pub struct RowReport {
     pub command: String,
     pub elapsed_ns: u64,
     pub calls: Vec<Call>,
+    #[serde(default)]
+    pub io_uring: Vec<Request>,
     pub account: Option<ThreadAccount>,
 }
 

@@ -8,6 +8,7 @@ mod diff;
 mod histogram;
 mod host;
 mod in_band;
+mod io_uring;
 mod requests;
 mod rows;
 mod shared;

@@ -4,8 +4,9 @@ use crate::arguments::Arguments;
 use crate::failure::Outcome;
 use crate::{
     abi, blocking, calls, children, command_server, consumer, datagrams, escapes, in_band,
-    inherited, lives, load, opener, outcomes, plugin_calls, reading, relay, routine, seccomp,
-    side_effects, signal_forker, signals, slowed_tasks, stopping_parents, tasks, tenants, waits,
+    inherited, lives, load, opener, outcomes, plugin_calls, reading, relay, requests, routine,
+    seccomp, side_effects, signal_forker, signals, slowed_tasks, stopping_parents, tasks, tenants,
+    waits,
 };
 
 pub struct Workload {
@@ -138,6 +139,12 @@ pub const WORKLOADS: &[Workload] = &[
         "Computes for MS ms without a call, and then sleeps MS ms in one."),
     workload("polled-ring", "", lives::polled_ring,
         "Sets up io_uring with a thread of the kernel that polls for requests, and pauses."),
+    workload("ring-requests", "N", requests::requests,
+        "Has io_uring carry out requests that end in each way; N of each that completes once."),
+    workload("polled-ring-requests", "N", requests::polled,
+        "Has io_uring carry out N requests that a thread of the kernel submits."),
+    workload("shared-ring-requests", "N", requests::shared,
+        "Has a child submit N requests, and execute `workloads calls 1`, with one in flight."),
     workload("compute-beside", "MS CPU", lives::compute_beside,
         "Does as compute on a CPU that it shares with 3 busy processes."),
     workload("map-cold", "FILE", lives::map_cold,

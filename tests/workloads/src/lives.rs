@@ -6,6 +6,7 @@ use crate::clock::nap;
 use crate::failure::{Failure, Outcome, check, os_failure};
 use crate::output::print_line;
 use crate::reading::{MAX_CPUS, Siblings};
+use crate::ring::{Ring, SQPOLL};
 use crate::signals::pause_forever;
 use std::fs::File;
 use std::hint;
@@ -76,17 +77,8 @@ fn touch_pages(file: &File, length: usize) -> Result<u64, Failure> {
 }
 
 pub fn polled_ring(arguments: Arguments) -> Outcome {
-    /// struct io_uring_params: 30 numbers of 32 bits, of which the third has the flags.
-    /// IORING_SETUP_SQPOLL: include/uapi/linux/io_uring.h
-    const FLAGS: usize = 2;
-    const SQPOLL: u32 = 1 << 1;
-    const ENTRIES: u32 = 8;
     arguments.end()?;
-    let mut parameters = [0_u32; 30];
-    parameters[FLAGS] = SQPOLL;
-    // SAFETY: valid parameters; the new descriptor belongs to this process.
-    let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, ENTRIES, parameters.as_mut_ptr()) };
-    check(ring as i32, "set up io_uring")?;
+    Ring::new(SQPOLL)?;
     pause_forever()
 }
 

@@ -37,6 +37,8 @@ mod process;
 mod raw;
 mod reading;
 mod relay;
+mod requests;
+mod ring;
 mod routine;
 mod seccomp;
 mod side_effects;

@@ -34,6 +34,8 @@ pub struct CallStats {
     pub sampled_ns2: u64,
     /// With `LENS_SAMPLE`: cheap calls that were counted, but not timed.
     pub skipped: u64,
+    /// Of requests: see `wire::request_cell`.
+    pub submitted: u64,
     /// Failed calls by error index: see [`errno_of_index`].
     pub errors: [u64; wire::ERRNO_INDICES as usize],
     /// The number of timed calls in each bucket of [`stats::histogram`].
@@ -56,6 +58,7 @@ impl Default for CallStats {
             sampled_ns: 0,
             sampled_ns2: 0,
             skipped: 0,
+            submitted: 0,
             errors: [0; wire::ERRNO_INDICES as usize],
             histogram: Box::new([0; wire::HISTOGRAM_BUCKETS as usize]),
         }
@@ -88,6 +91,7 @@ impl CallStats {
         self.sampled_ns += other.sampled_ns;
         self.sampled_ns2 += other.sampled_ns2;
         self.skipped += other.skipped;
+        self.submitted += other.submitted;
         add_each(&mut self.errors, &other.errors);
         add_each(&mut *self.histogram, &*other.histogram);
     }
@@ -108,6 +112,7 @@ impl CallStats {
         self.sampled_ns += now.sampled_ns - last.sampled_ns;
         self.sampled_ns2 += now.sampled_ns2 - last.sampled_ns2;
         self.skipped += now.skipped - last.skipped;
+        self.submitted += now.submitted - last.submitted;
         add_wrapped(&mut self.errors, &now.errors, &last.errors);
         add_wrapped(&mut *self.histogram, &now.histogram, &last.histogram);
     }
@@ -157,6 +162,8 @@ pub struct RowStats {
     /// By [`wire::account_part`]: what threads did beside calls. Only the numbers, the times and
     /// the faults are used.
     pub parts: BTreeMap<u32, CallStats>,
+    /// By the operation of io_uring. `wire::request_cell` says what is used.
+    pub requests: BTreeMap<u32, CallStats>,
     /// By call index and kernel address.
     pub sites: BTreeMap<(u32, u64), SiteStats>,
     /// When its first thread began to count.
@@ -170,6 +177,7 @@ impl Default for RowStats {
         Self {
             calls: BTreeMap::new(),
             parts: BTreeMap::new(),
+            requests: BTreeMap::new(),
             sites: BTreeMap::new(),
             began_ns: u64::MAX,
             ended_ns: 0,
@@ -178,9 +186,13 @@ impl Default for RowStats {
 }
 
 impl RowStats {
-    /// The statistics of a call or of a part of the account, by the index of its cell.
+    /// The statistics of a call, of a part of the account or of requests, by the index of the cell.
     pub(crate) fn of_cell(&mut self, index: u32) -> &mut CallStats {
-        let all = if index < wire::CALL_INDICES { &mut self.calls } else { &mut self.parts };
+        let (all, index) = match index {
+            wire::REQUESTS_BEGIN.. => (&mut self.requests, index - wire::REQUESTS_BEGIN),
+            wire::CALL_INDICES.. => (&mut self.parts, index),
+            _ => (&mut self.calls, index),
+        };
         all.entry(index).or_default()
     }
 
@@ -193,6 +205,9 @@ impl RowStats {
         }
         for (part, stats) in &other.parts {
             self.parts.entry(*part).or_default().add(stats);
+        }
+        for (operation, stats) in &other.requests {
+            self.requests.entry(*operation).or_default().add(stats);
         }
         for (key, site) in &other.sites {
             let sum = self.sites.entry(*key).or_default();
@@ -217,6 +232,27 @@ mod tests {
         stats.add_since(&now, &last);
         assert_eq!(stats.histogram[3], 7);
         assert_eq!(stats.count, 7);
+    }
+
+    #[test]
+    fn calls_parts_and_requests_are_apart() {
+        let mut row = RowStats::default();
+        row.of_cell(0).count = 1;
+        row.of_cell(wire::CALL_INDICES - 1).count = 2;
+        row.of_cell(wire::ACCOUNT_LIFE).count = 3;
+        row.of_cell(wire::ACCOUNT_THROTTLED).count = 4;
+        row.of_cell(wire::REQUESTS_BEGIN).count = 5;
+        row.of_cell(wire::CELL_INDICES - 1).count = 6;
+        let mut sum = row.clone();
+        sum.add(&row);
+        let counts = |all: &BTreeMap<u32, CallStats>| {
+            Vec::from_iter(all.iter().map(|(index, stats)| (*index, stats.count)))
+        };
+        assert_eq!(counts(&sum.calls), [(0, 2), (wire::CALL_INDICES - 1, 4)]);
+        let parts = [(wire::ACCOUNT_LIFE, 6), (wire::ACCOUNT_THROTTLED, 8)];
+        assert_eq!(counts(&sum.parts), parts);
+        assert_eq!(counts(&sum.requests), [(0, 10), (wire::IO_URING_OPERATIONS - 1, 12)]);
+        assert_eq!(wire::REQUEST_UNKNOWN, wire::CELL_INDICES - 1);
     }
 
     #[test]

@@ -144,7 +144,7 @@ fn parse(text: &str) -> Result<BTreeMap<String, FileArm>> {
         if arm.hooks.as_ref().is_some_and(Vec::is_empty) {
             bail!(
                 "the hooks of arm {name:?}: the list is empty; leave out `hooks` to compare with \
-                the six hooks of the lens"
+                the hooks of the lens"
             );
         }
     }

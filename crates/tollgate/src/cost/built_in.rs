@@ -23,7 +23,7 @@ pub fn built_in() -> Vec<(Arm, String)> {
         (Arm::new(OFF, ArmKind::Off), "nothing is on: the base of all comparisons".to_owned()),
         (
             Arm::floor(&lens),
-            "empty programs at the six hooks of lens: its floor; --arm-file can list other hooks"
+            "empty programs at the hooks of lens: its floor; --arm-file can list other hooks"
                 .to_owned(),
         ),
         (clocks, "as empty, with one clock reading at each end of a call".to_owned()),

@@ -15,6 +15,7 @@ use super::order::Order;
 use super::report::{
     BlockedIn, COMMON, Call, HistogramOctave, LensReport, RowReport, WallInterval,
 };
+use super::requests::requests;
 use crate::call_name::call_name;
 
 /// The confidence of the intervals of sampled times.
@@ -47,7 +48,13 @@ pub fn lens_report(
     }
     let groups = if rows.per == wire::PER_ALL { Vec::new() } else { rows.reports(stats, symbols) };
     let calls = rows.calls(&total, symbols);
-    LensReport { account: account(&total, &calls), calls, groups, ..LensReport::default() }
+    LensReport {
+        account: account(&total, &calls),
+        io_uring: requests(&total, rows.order),
+        calls,
+        groups,
+        ..LensReport::default()
+    }
 }
 
 impl ReportRows<'_> {
@@ -69,7 +76,7 @@ impl ReportRows<'_> {
         let mut rows: Vec<_> = merged
             .iter()
             .map(|(name, (command, row))| self.report(name, command, row, symbols))
-            .filter(|row| !row.calls.is_empty())
+            .filter(|row| !row.calls.is_empty() || !row.io_uring.is_empty())
             .collect();
         let sum = |row: &RowReport| row.calls.iter().map(|call| self.order.key(call)).sum::<u64>();
         rows.sort_by_key(|row| std::cmp::Reverse(sum(row)));
@@ -107,6 +114,7 @@ impl ReportRows<'_> {
             // The session's common row has no task.
             command: if command.is_empty() { COMMON.into() } else { command.into() },
             elapsed_ns: ended_ns - began_ns,
+            io_uring: requests(row, self.order),
             calls,
         }
     }
@@ -152,9 +160,7 @@ pub fn one_call(
     symbols: &KernelSymbols,
 ) -> Call {
     let (abi, name) = call_name(slot);
-    let quantile = |q| {
-        histogram::quantile(&*stats.histogram, q, stats.max_ns).map_or(0, |ns| ns.round() as u64)
-    };
+    let quantile = |q| quantile(stats, q);
     let (extra, wall_interval_ns) = estimate_untimed(stats);
     let off = stats.blocked_ns + stats.runqueue_ns;
     Call {
@@ -205,7 +211,13 @@ fn estimate_untimed(stats: &CallStats) -> (u64, Option<WallInterval>) {
     ((skipped * mean).round() as u64, interval)
 }
 
-fn errors(stats: &CallStats) -> BTreeMap<String, u64> {
+/// A quantile of the times, in nanoseconds.
+pub(super) fn quantile(stats: &CallStats, q: f64) -> u64 {
+    histogram::quantile(&*stats.histogram, q, stats.max_ns).map_or(0, |ns| ns.round() as u64)
+}
+
+/// The numbers of errors, by name.
+pub(super) fn errors(stats: &CallStats) -> BTreeMap<String, u64> {
     let name = |slot| match errno_of_index(slot) {
         0 => "other".to_owned(),
         errno => calls::display_errno(errno).into_owned(),

@@ -1,6 +1,6 @@
 //! The table of calls.
 
-use super::report::Call;
+use super::report::{Call, IO_URING};
 use crate::fitted_table::{FittedTable, TableColumn};
 use crate::format::{count, duration, printable};
 
@@ -28,10 +28,12 @@ pub fn call_table<'a>(
     FittedTable::new(&COLUMNS, |call| shown_name(&call.name, &call.abi), titles, calls, columns)
 }
 
-/// The name of a call, which may be from a file, with its ABI if that is not the usual one.
+/// The name of a call, which may be from a file, with its ABI if that is not the usual one; or the
+/// name of an operation of io_uring.
 pub fn shown_name(name: &str, abi: &str) -> String {
     match abi {
         "x86-64" => printable(name),
+        IO_URING => printable(&format!("{IO_URING}: {name}")),
         abi => printable(&format!("{name} ({abi})")),
     }
 }
@@ -77,6 +79,12 @@ mod tests {
         assert_eq!(lengths[0], lengths[1], "{out}");
         assert!(columns.is_none_or(|columns| lengths[0] <= columns), "{out}");
         out.lines().next().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn operations_have_a_name_space() {
+        assert_eq!(shown_name("read", "x32"), "read (x32)");
+        assert_eq!(shown_name("READ", IO_URING), "io_uring: READ");
     }
 
     #[test]

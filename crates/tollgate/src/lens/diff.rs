@@ -9,7 +9,7 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use super::call_table::shown_name;
-use super::report::{Call, LensReport};
+use super::report::{Call, LensReport, Request};
 use crate::document_input;
 use crate::fitted_table::{FittedTable, TableColumn};
 use crate::format::{count, duration, short_command_line};
@@ -68,9 +68,10 @@ fn read(path: &Path) -> Result<Report> {
 
 fn compare(before: &Report, after: &Report) -> ReportComparison {
     type Pair<'a> = [Option<&'a Call>; 2];
+    let [calls_before, calls_after] = [before, after].map(calls_and_requests);
     let mut pairs: BTreeMap<(&str, &str), Pair> = BTreeMap::new();
-    for (side, report) in [before, after].into_iter().enumerate() {
-        for call in &report.lens.calls {
+    for (side, report) in [&calls_before, &calls_after].into_iter().enumerate() {
+        for call in report {
             pairs.entry((&call.name, &call.abi)).or_default()[side] = Some(call);
         }
     }
@@ -97,6 +98,12 @@ fn compare(before: &Report, after: &Report) -> ReportComparison {
         elapsed_ns: [before.header.elapsed_ns, after.header.elapsed_ns],
         calls,
     }
+}
+
+/// The rows of a report's tables.
+fn calls_and_requests(report: &Report) -> Vec<Call> {
+    let requests = report.lens.io_uring.iter().map(Request::as_call);
+    report.lens.calls.iter().cloned().chain(requests).collect()
 }
 
 fn mean(call: &Call) -> Option<f64> {
@@ -163,6 +170,7 @@ fn change([before, after]: [u64; 2]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lens::report::IO_URING;
 
     #[test]
     fn tables_fit_a_terminal() {
@@ -195,6 +203,24 @@ mod tests {
         }
         let all = text(&comparison, &TextOptions { top: 2, columns: None });
         assert!(!all.contains("no room") && !all.contains("not shown"), "{all}");
+    }
+
+    #[test]
+    fn requests_are_compared_as_calls_are() {
+        let report = |count: u64| -> Report {
+            let json = include_str!("fixtures/io_uring.json");
+            let mut json: serde_json::Value = serde_json::from_str(json).expect("JSON");
+            json["io_uring"][1]["count"] = count.into();
+            serde_json::from_value(json).expect("a report")
+        };
+        let comparison = compare(&report(1), &report(7));
+        let is_nop =
+            |call: &&Difference| (call.name.as_str(), call.abi.as_str()) == ("NOP", IO_URING);
+        let nop = comparison.calls.iter().find(is_nop).expect("a row");
+        assert_eq!(nop.count, [1, 7]);
+        assert!(
+            text(&comparison, &TextOptions { top: 20, columns: None }).contains("io_uring: NOP")
+        );
     }
 
     #[test]

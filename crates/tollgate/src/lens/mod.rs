@@ -12,6 +12,7 @@ mod options;
 mod order;
 mod report;
 mod report_text;
+mod requests;
 mod session;
 mod single_calls_text;
 mod slow_calls;

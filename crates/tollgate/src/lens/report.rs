@@ -12,6 +12,9 @@ pub const COMMON: &str = "(common)";
 pub struct LensReport {
     /// All rows together. Sums over threads may exceed the elapsed time.
     pub calls: Vec<Call>,
+    /// The requests of io_uring, which are no calls.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub io_uring: Vec<Request>,
     /// Where the threads spent their lives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub account: Option<ThreadAccount>,
@@ -90,6 +93,50 @@ pub struct HistogramOctave {
     pub count: u64,
 }
 
+/// The statistics of io_uring's requests of one operation. Times are in nanoseconds, from
+/// submission to completion.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Request {
+    /// The operation, as the kernel's header names it.
+    pub name: String,
+    /// Requests that have completed.
+    pub count: u64,
+    /// Numbers of failed requests, by the name of the errno.
+    pub errors: BTreeMap<String, u64>,
+    pub wall_ns: u64,
+    pub p50_ns: u64,
+    pub p95_ns: u64,
+    pub p99_ns: u64,
+    pub max_ns: u64,
+    /// Requests that had not completed at the end. They are not in `count`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub in_flight: u64,
+    /// Requests for which the program wanted no completion. They are not in `count`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub silent: u64,
+}
+
+/// In the place of an ABI: the name space of the operations of io_uring.
+pub const IO_URING: &str = "io_uring";
+
+impl Request {
+    /// The request in a table of calls.
+    pub fn as_call(&self) -> Call {
+        Call {
+            name: self.name.clone(),
+            abi: IO_URING.into(),
+            count: self.count,
+            errors: self.errors.clone(),
+            wall_ns: self.wall_ns,
+            p50_ns: self.p50_ns,
+            p95_ns: self.p95_ns,
+            p99_ns: self.p99_ns,
+            max_ns: self.max_ns,
+            ..Call::default()
+        }
+    }
+}
+
 /// The lives of threads while they counted, added up, and the parts of which they consist. Times
 /// are in nanoseconds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -150,6 +197,8 @@ pub struct RowReport {
     #[serde(default)]
     pub elapsed_ns: u64,
     pub calls: Vec<Call>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub io_uring: Vec<Request>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub account: Option<ThreadAccount>,
 }

@@ -6,7 +6,8 @@ use serde_json::{Map, Value};
 
 use super::call_table::call_table;
 use super::histogram_text::histograms;
-use super::report::{COMMON, Call, LensReport, RowReport, ThreadAccount};
+use super::report::{COMMON, Call, LensReport, Request, RowReport, ThreadAccount};
+use super::requests::requests_line;
 use super::single_calls_text::{in_progress, slow_calls};
 use crate::format::{count, duration, number_of, printable, share};
 use crate::report::{Section, TextOptions, fields, more_rows};
@@ -23,7 +24,7 @@ impl Section for LensReport {
     }
 
     fn text(&self, out: &mut String, layout: &TextOptions, is_only: bool) {
-        if !self.calls.is_empty() || is_only {
+        if !self.calls.is_empty() || !self.io_uring.is_empty() || is_only {
             all_calls(out, self, layout);
         }
         rows(out, &self.groups, layout);
@@ -38,9 +39,12 @@ impl Section for LensReport {
 
 fn all_calls(out: &mut String, report: &LensReport, layout: &TextOptions) {
     calls_headline(out, report);
+    if let Some(line) = requests_line(report) {
+        let _ = writeln!(out, "{line}");
+    }
     report.account.iter().for_each(|account| account_line(out, account));
     if report.groups.is_empty() {
-        table(out, &report.calls, layout);
+        table(out, &report.calls, &report.io_uring, layout);
         histograms(out, &report.calls, layout);
     }
 }
@@ -50,7 +54,7 @@ fn rows(out: &mut String, rows: &[RowReport], layout: &TextOptions) {
     for row in rows.iter().take(layout.top) {
         let _ = writeln!(out, "\n{}", row_title(row));
         row.account.iter().for_each(|account| account_line(out, account));
-        table(out, &row.calls, layout);
+        table(out, &row.calls, &row.io_uring, layout);
         histograms(out, &row.calls, layout);
     }
     more_rows(out, rows.len(), layout.top, "tables");
@@ -123,29 +127,50 @@ fn row_title(row: &RowReport) -> String {
     format!("{}{of}", printable(&row.command))
 }
 
+/// A row of a table, with the lines below it.
+type TableRow = (Call, Vec<String>);
+
 /// Calls that do work, and then those that wait. A thread that has nothing to do waits in one, so
-/// that their times would otherwise head the table.
-fn table(out: &mut String, calls: &[Call], layout: &TextOptions) {
-    let (waits, others): (Vec<_>, Vec<_>) = calls.iter().partition(|call| call.is_wait);
-    let parts = [("call", &others), ("call that waits", &waits)];
-    let titles = parts.iter().filter(|(_, calls)| !calls.is_empty()).map(|(title, _)| *title);
-    let shown = parts.iter().flat_map(|(_, calls)| calls.iter().take(layout.top).copied());
-    let table = call_table(titles, shown, layout.columns);
-    for (title, calls) in parts {
-        if calls.is_empty() {
+/// that their times would otherwise head the table. Requests are last: their times overlap.
+fn table(out: &mut String, calls: &[Call], requests: &[Request], layout: &TextOptions) {
+    let row = |call: &Call| (call.clone(), details(call));
+    let (waits, others): (Vec<_>, Vec<_>) =
+        calls.iter().map(row).partition(|(call, _)| call.is_wait);
+    let parts: [(&str, &str, Vec<TableRow>); 3] = [
+        ("call", "calls", others),
+        ("call that waits", "calls", waits),
+        ("request", "requests", requests.iter().map(request_row).collect()),
+    ];
+    let titles = parts.iter().filter(|(_, _, rows)| !rows.is_empty()).map(|(title, ..)| *title);
+    let shown = parts.iter().flat_map(|(_, _, rows)| rows.iter().take(layout.top));
+    let table = call_table(titles, shown.map(|(call, _)| call), layout.columns);
+    for (title, what, rows) in &parts {
+        if rows.is_empty() {
             continue;
         }
         let _ = writeln!(out);
         table.titles(out, title);
-        for call in calls.iter().take(layout.top) {
+        for (call, lines) in rows.iter().take(layout.top) {
             table.row(out, call);
-            for line in details(call) {
+            for line in lines {
                 let _ = writeln!(out, "    {line}");
             }
         }
-        more_rows(out, calls.len(), layout.top, "calls");
+        more_rows(out, rows.len(), layout.top, what);
     }
     table.left_out(out);
+}
+
+fn request_row(request: &Request) -> TableRow {
+    let call = request.as_call();
+    let mut lines = details(&call);
+    if request.in_flight > 0 {
+        lines.push(format!("{} more had not completed", count(request.in_flight)));
+    }
+    if request.silent > 0 {
+        lines.push(format!("{} more wanted no completion", count(request.silent)));
+    }
+    (call, lines)
 }
 
 fn details(call: &Call) -> Vec<String> {
@@ -218,6 +243,24 @@ mod tests {
             rendered(include_str!("fixtures/report.json"), 4),
             file!["fixtures/report.txt"].raw()
         );
+    }
+
+    #[test]
+    fn requests_have_a_table_of_their_own() {
+        let shown = rendered(include_str!("fixtures/io_uring.json"), 2);
+        for line in [
+            "io_uring was used: 400,001 requests took 8.00 s from submission to completion, \
+            2 failed, 4 more had not completed, 4 more wanted no completion\n",
+            "\nrequest ",
+            "\nio_uring: READ ",
+            "\n    errors EAGAIN 2\n    3 more had not completed\n",
+            "\nio_uring: NOP ",
+            "\n    4 more wanted no completion\n",
+            "… 1 of 3 requests are not shown (--top 3 shows all)\n",
+        ] {
+            assert!(shown.contains(line), "{line:?} is not in\n{shown}");
+        }
+        assert!(shown.contains("\n110,745 system calls took 3.70 s of thread time"), "{shown}");
     }
 
     #[test]

@@ -17,6 +17,7 @@ use super::build_report::{ReportRows, lens_report};
 use super::in_band_server::InBandServer;
 use super::order::Order;
 use super::report::{InProgress, LensReport};
+use super::requests::{NOT_REPORTED, is_used_uncounted};
 use super::slow_calls::SlowCalls;
 use crate::call_name::call_name;
 use crate::extension::{Extension, ExtensionSetup, SessionContext};
@@ -183,6 +184,9 @@ impl Extension for LensInSession {
             if !report.calls.iter().any(|call| call.name == *name) {
                 notes.push(format!("there is no histogram of {name}: no such call has ended"));
             }
+        }
+        if is_used_uncounted(&report) && !kernel::gate_programs::reports_requests() {
+            notes.push(NOT_REPORTED.into());
         }
         let in_progress = std::mem::take(&mut self.in_progress);
         Ok(Some(Box::new(LensReport { slow, in_progress, ..report })))
