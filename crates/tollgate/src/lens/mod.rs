@@ -7,6 +7,7 @@ mod build_report;
 mod call_table;
 mod diff;
 mod in_band_server;
+mod kernel_source;
 mod options;
 mod order;
 mod report;
@@ -26,7 +27,7 @@ use crate::report::print;
 pub use arguments::LensArguments;
 use arguments::LensCommand;
 pub use arms::ARMS;
-pub use in_band_server::command_variable;
+pub use in_band_server::{InBandSocket, command_variable};
 pub use options::LensOptions;
 pub use session::LensSetup;
 

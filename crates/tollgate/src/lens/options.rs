@@ -57,6 +57,7 @@ impl LensOptions {
             per: self.per(),
             order: self.sort.unwrap_or_default(),
             slower_ns: self.slower_than.map_or(0, |limit| limit.as_nanos() as u64),
+            in_band: None,
         }
     }
 

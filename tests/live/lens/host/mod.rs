@@ -1,5 +1,6 @@
 //! Tests of the lens that need strace, servers, shells or much time.
 
 mod commands;
+mod in_band;
 mod namespaces;
 mod strace_comparison;
