@@ -98,8 +98,10 @@ impl InBandTable {
             None => self.add_process(pid)?.ok_or(Unavailable::Full)?,
         };
         let entry_of = |slot: u32| {
-            let lens = self.threads.read(slot).lens;
-            (u32::from(lens.in_band_process) == process).then_some(u32::from(lens.in_band_entry))
+            let thread = self.threads.read(slot);
+            // A slot that a thread has left keeps its content.
+            let is_its = thread.task != 0 && u32::from(thread.lens.in_band_process) == process;
+            is_its.then_some(u32::from(thread.lens.in_band_entry))
         };
         let memory = self.processes.get_mut(&process).expect("found or added above");
         let descriptor = memory.map.as_fd().try_clone_to_owned().doing("copy a descriptor")?;
