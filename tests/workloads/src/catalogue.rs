@@ -48,8 +48,8 @@ pub const WORKLOADS: &[Workload] = &[
     workload("in-band-wait", "", in_band_waiters::wait,
         "Has in-band records, and sleeps where in-band-waiters do."),
     workload("in-band-renew", "", in_band_lives::renew,
-        "Requests in-band records until it gets some, reads them until they are stale, and requests \
-        others."),
+        "Requests in-band records until it gets some, reads them until they are stale, and \
+        requests others."),
     workload("in-band-until-stale", "", in_band_lives::until_stale,
         "Reads its in-band records, until they do not advance any more."),
     workload("in-band-isolation", "PID", in_band_isolation::isolation,
