@@ -2,8 +2,8 @@
 /*
  * The latest system calls of a thread, with what each has cost (docs/in-band.md). The records are
  * in memory that this process maps for reading, so reading one is a few plain loads. Link with the
- * library (`pkg-config --cflags --libs tollgate`), and run the program by `tollgate run --in-band --
- * COMMAND`, or in the scope of a `tollgate daemon --in-band`.
+ * library (`pkg-config --cflags --libs tollgate`), and run the program by `tollgate run --in-band
+ * -- COMMAND`, or in the scope of a `tollgate daemon --in-band`.
  *
  *	const struct tollgate_records *records = tollgate_records();
  *	uint64_t before = tollgate_sequence(records);
