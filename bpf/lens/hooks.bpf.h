@@ -221,15 +221,21 @@ static __always_inline void lens_sys_exit_denied(struct crossing *at)
 	cell->count += 1;
 	cell->denied += 1;
 	count_error(cell, at);
-	if (!at->has_waited)
+	if (!at->has_waited && !in_band_is_on(thread))
 		return;
 	at->now = bpf_ktime_get_ns();
-	lens_reconcile_switch(thread, task, this_cpu(), at->now);
-	lens_add_wait(thread);
 	/* The thread's latest call that has taken effect stays the same. */
 	effective = thread->call;
 	thread->call = call;
-	lens_add_time(at, cell, at->now - thread->lens.entered_ns, 1, true);
+	if (at->has_waited) {
+		lens_reconcile_switch(thread, task, this_cpu(), at->now);
+		lens_add_wait(thread);
+		lens_add_time(at, cell, at->now - thread->lens.entered_ns, 1, true);
+	} else {
+		thread->lens.minor_faults = task->min_flt;
+		thread->lens.major_faults = task->maj_flt;
+		in_band_record(at, 0, 0, true);
+	}
 	thread->call = effective;
 }
 

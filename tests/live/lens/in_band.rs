@@ -26,6 +26,11 @@ fn records_are_those_of_the_program() {
 }
 
 #[test]
+fn rejected_calls_have_records() {
+    check("", "in-band-rejected");
+}
+
+#[test]
 fn records_need_no_rights() {
     check("-u 65534:65534", "in-band-records");
     check("-u 65534:65534", "in-band-sleeps");

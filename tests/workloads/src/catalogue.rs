@@ -39,6 +39,8 @@ pub const WORKLOADS: &[Workload] = &[
         "Calls lseek N times, while a second thread reads the records of these calls."),
     workload("in-band-inherit", "", in_band_lives::inherit,
         "Has a thread, a child, and then another program read their own in-band records."),
+    workload("in-band-rejected", "", in_band::rejected,
+        "Compares the in-band record of a call that seccomp rejects with what it knows of it."),
     workload("in-band-vfork", "", in_band_lives::vfork,
         "Has a child that shares its memory read its in-band records."),
     workload("in-band-threads", "N", in_band_lives::threads,

@@ -13,6 +13,7 @@ use crate::arguments::Arguments;
 use crate::clock::nap;
 use crate::failure::{Failure, Outcome, failed, os_failure};
 use crate::output::print_line;
+use crate::seccomp;
 
 const NANOSECONDS_PER_MS: u64 = 1_000_000;
 /// How many calls before the latest one are checked.
@@ -83,6 +84,22 @@ pub fn records(arguments: Arguments) -> Outcome {
     if records.call(records.sequence() + 1).is_some() || records.call(0).is_some() {
         return Err(failed("there is a record of no call"));
     }
+    print_line("ok")
+}
+
+/// A call that seccomp rejects has a record without times.
+pub fn rejected(arguments: Arguments) -> Outcome {
+    arguments.end()?;
+    let records = own()?;
+    seccomp::deny_getppid()?;
+    // SAFETY: takes no arguments.
+    let call = record_of(records, || unsafe { _ = libc::syscall(libc::SYS_getppid) })?;
+    let is_getppid = i64::from(call.number) == libc::SYS_getppid;
+    let is_right = call.is_rejected == 1 && call.result == -i64::from(libc::EPERM);
+    expect(is_getppid && is_right && call.wall_ns == 0 && call.sleeps().is_empty(), &call)?;
+    // SAFETY: no such descriptor.
+    let next = record_of(records, || unsafe { _ = libc::close(-1) })?;
+    expect(next.is_rejected == 0 && next.wall_ns > 0, &next)?;
     print_line("ok")
 }
 
