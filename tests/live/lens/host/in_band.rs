@@ -92,7 +92,7 @@ fn programs_use_the_installed_library() {
 
     let modules = files(&root).into_iter().find(|path| path.ends_with("tollgate_in_band.py"));
     let modules = modules.expect("the module is installed");
-    let mut command = words("python3 -c");
+    let mut command = words("python3 -B -c");
     command.push(
         "import os, tollgate_in_band\n\
          thread = tollgate_in_band.thread()\n\
