@@ -232,8 +232,6 @@ static __always_inline void lens_sys_exit_denied(struct crossing *at)
 		lens_add_wait(thread);
 		lens_add_time(at, cell, at->now - thread->lens.entered_ns, 1, true);
 	} else {
-		thread->lens.minor_faults = task->min_flt;
-		thread->lens.major_faults = task->maj_flt;
 		in_band_record(at, 0, 0, true);
 	}
 	thread->call = effective;

@@ -97,8 +97,9 @@ static __always_inline void in_band_record(struct crossing *at, u64 wall_ns, u64
 	call->wall_ns = wall_ns;
 	call->blocked_ns = off_ns - waiting_ns;
 	call->waiting_ns = waiting_ns;
-	call->minor_faults = task->min_flt - thread->lens.minor_faults;
-	call->major_faults = task->maj_flt - thread->lens.major_faults;
+	/* The beginning of a rejected call was not seen, and it has done nothing. */
+	call->minor_faults = is_rejected ? 0 : task->min_flt - thread->lens.minor_faults;
+	call->major_faults = is_rejected ? 0 : task->maj_flt - thread->lens.major_faults;
 	call->number = index;
 	call->abi = abi;
 	call->is_rejected = is_rejected;
