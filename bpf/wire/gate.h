@@ -60,8 +60,10 @@ enum gate_mask {
 	FOLLOW_CGROUPS = 1 << 13,
 	/* Processes of a session can have records of their calls in their own memory. */
 	LENS_IN_BAND = 1 << 14,
+	/* 1 << 15 is that of the example in docs/extending.md. */
+
 	/* No extension: a watch has attached the thread, and has not begun to count. */
-	AWAITS_BEGIN = 1 << 15,
+	AWAITS_BEGIN = 1 << 16,
 };
 
 /* The extensions of a mask. */
