@@ -6,17 +6,17 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 /// Room for a header and a `ucred` or a descriptor, aligned as a header.
-type Control = [u64; 8];
+type ControlBuffer = [u64; 8];
 
 const _: () = {
     // SAFETY: these only compute.
     let (credentials, descriptor) =
         unsafe { (libc::CMSG_SPACE(size_of::<libc::ucred>() as u32), libc::CMSG_SPACE(4)) };
-    assert!(size_of::<Control>() >= credentials as usize);
-    assert!(size_of::<Control>() >= descriptor as usize);
+    assert!(size_of::<ControlBuffer>() >= credentials as usize);
+    assert!(size_of::<ControlBuffer>() >= descriptor as usize);
 };
 
-fn header(part: *mut libc::iovec, control: &mut Control, length: usize) -> libc::msghdr {
+fn header(part: *mut libc::iovec, control: &mut ControlBuffer, length: usize) -> libc::msghdr {
     // SAFETY: all bytes may be zero.
     let mut message: libc::msghdr = unsafe { mem::zeroed() };
     message.msg_iov = part;
@@ -33,7 +33,7 @@ pub fn send_with_descriptor(
     descriptor: &OwnedFd,
 ) -> io::Result<()> {
     let mut part = IoSlice::new(bytes);
-    let mut control = Control::default();
+    let mut control = ControlBuffer::default();
     let space = size_of::<i32>() as u32;
     // SAFETY: the header's parts point to buffers that outlive the call. CMSG_FIRSTHDR points into
     // `control`, which has room for a descriptor.
@@ -74,7 +74,7 @@ pub fn request_senders(socket: &UnixStream) -> io::Result<()> {
 /// (unix(7), SCM_CREDENTIALS).
 pub fn receive_with_sender(socket: &UnixStream, bytes: &mut [u8]) -> io::Result<(usize, u32)> {
     let mut part = IoSliceMut::new(bytes);
-    let mut control = Control::default();
+    let mut control = ControlBuffer::default();
     // SAFETY: this only computes. There is no room for descriptors, so the kernel discards them.
     let room = unsafe { libc::CMSG_SPACE(size_of::<libc::ucred>() as u32) };
     let mut message = header((&raw mut part).cast(), &mut control, room as usize);

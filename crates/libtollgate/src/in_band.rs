@@ -111,8 +111,8 @@ struct ThreadPage {
 
 const _: () = assert!(size_of::<ThreadPage>() == PAGE && size_of::<Call>() == 192);
 
-/// Memory of this process.
-struct Memory {
+/// MappedMemory of this process.
+struct MappedMemory {
     /// Tollgate's number of it.
     number: u32,
     start: *mut u8,
@@ -129,7 +129,7 @@ static MEMORY: ForkLock = ForkLock {
 /// descriptor.
 struct ForkLock {
     mutex: UnsafeCell<libc::pthread_mutex_t>,
-    mapped: UnsafeCell<Vec<Memory>>,
+    mapped: UnsafeCell<Vec<MappedMemory>>,
 }
 
 // SAFETY: the mutex is used only through the functions of libc, by its address, and the list only
@@ -293,7 +293,7 @@ fn request_entry() -> Result<*const ThreadPage, Error> {
         Some(start) => start,
         None => {
             let start = map(&granted.memory).map_err(Error::Kernel)?;
-            mapped.push(Memory { number: granted.memory_number, start });
+            mapped.push(MappedMemory { number: granted.memory_number, start });
             start
         }
     };
