@@ -6,7 +6,7 @@ use std::io;
 use tempfile::TempDir;
 
 use crate::harness::cgroup::TestCgroup;
-use crate::harness::job::folder;
+use crate::harness::job::{folder, kill};
 use crate::harness::plugins::job_in;
 use crate::harness::{Job, Running, eventually, workload};
 
@@ -69,7 +69,7 @@ fn entries_of_threads_that_have_ended_are_used_again() {
 #[test]
 fn threads_that_wait_in_the_same_site_are_counted() {
     check("", "in-band-waiters");
-    // A sleep that another session does not see the end of.
+    // A thread whose records end while it sleeps.
     let waiting = run("", workload("in-band-wait")).start();
     eventually("its records", || waiting.read("out").contains("waiting"));
     let pid = waiting.child_running("workloads");
@@ -78,6 +78,7 @@ fn threads_that_wait_in_the_same_site_are_counted() {
     waiting.signal(libc::SIGKILL);
     eventually("its end", || waiting.is_over());
     check("", "in-band-waiters");
+    kill(pid as i32, libc::SIGKILL);
     lens.signal(libc::SIGINT);
     lens.finish().success();
 }
