@@ -12,9 +12,10 @@ help:
 setup: ## install what is missing, from Debian's packages
 	@scripts/setup
 
-build: ## build the one static binary
+build: ## build the one static binary, and the library for other programs
 	@scripts/setup build
 	cargo build --release
+	@scripts/library
 	@echo "The binary: $(BIN)/tollgate"
 
 demo: build ## a Redis server through the gate, then three attacks on guarded servers (root)

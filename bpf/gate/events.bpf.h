@@ -55,6 +55,8 @@ struct joining {
 
 /* A thread is switched out, or in. */
 struct switching {
+	/* The program's context. */
+	void *ctx;
 	struct thread_state *thread;
 	struct task_struct *task;
 	struct cpu_state *cpu;

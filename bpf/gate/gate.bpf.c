@@ -64,7 +64,7 @@ int gate_sched_switch(u64 *ctx)
 
 	if (unlikely(cpu->task != (u64)prev || needs_handlers(cpu) ||
 		     *pid_bucket(next->pid)))
-		return sched_switch_gated(ctx[0], prev, next, ctx[3]);
+		return sched_switch_gated(ctx);
 	set_current(cpu, next, 0);
 	return 0;
 }

@@ -5,18 +5,18 @@
 
 #include "gate/hooks.bpf.h"
 
-static __noinline int sched_switch_gated(bool preempt, struct task_struct *prev,
-					 struct task_struct *next, unsigned int prev_state)
+static __noinline int sched_switch_gated(u64 *ctx)
 {
+	struct task_struct *prev = (void *)ctx[1], *next = (void *)ctx[2];
 	struct cpu_state *cpu = this_cpu();
 	u32 slot = likely(cpu->task == (u64)prev) ? cpu->slot : slot_of(prev),
 	    next_slot = slot_of(next);
-	struct switching at = { .cpu = cpu, .next_slot = next_slot };
+	struct switching at = { .ctx = ctx, .cpu = cpu, .next_slot = next_slot };
 
 	if (slot && !is_retired()) {
 		at.thread = thread_at(slot);
 		at.task = prev;
-		at.state = preempt ? 0 : prev_state;
+		at.state = ctx[0] ? 0 : ctx[3];
 		call_switch_out(&at);
 	}
 	set_current(cpu, next, next_slot);

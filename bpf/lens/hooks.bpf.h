@@ -121,7 +121,7 @@ static __always_inline void lens_reconcile_switch(struct thread_state *thread,
 		thread->lens.off_ns += off;
 		lens_life_of(thread)->off_ns += off;
 		if (in_band_is_on(thread) && thread->lens.is_asleep)
-			in_band_add_sleep(thread->slot, SITE_UNKNOWN, off);
+			in_band_add_sleep(thread->slot, off);
 	}
 	thread->lens.is_off_cpu = 0;
 }
@@ -146,8 +146,6 @@ static __always_inline void lens_add_time(struct crossing *at, struct cell *cell
 		cell->blocked_ns += thread->lens.off_ns - runqueue;
 		if (thread->lens.has_site)
 			lens_record_site(thread, task->sched_info.run_delay);
-		if (in_band_is_on(thread))
-			in_band_end_sleep(thread->slot, task->sched_info.run_delay);
 	}
 	if (has(thread, LENS_SLOW) && !at->is_outer)
 		lens_slow_exit(thread, at->result, at->now, runqueue);
@@ -199,7 +197,8 @@ static __always_inline void lens_sys_exit(struct crossing *at)
 uncounted:
 	thread->lens.off_ns = 0;
 	thread->lens.is_off_cpu = 0;
-	lens_cold_of(thread)->in_band_sleeps = 0;
+	if (in_band_is_on(thread))
+		in_band_drop(thread->slot, true);
 }
 
 /*
@@ -214,20 +213,27 @@ static __always_inline void lens_sys_exit_denied(struct crossing *at)
 	u32 *entry = NULL;
 	struct cell *cell = cell_for(thread, call, &entry);
 
-	if (!cell)
+	if (!cell) {
+		if (in_band_is_on(thread))
+			in_band_drop(thread->slot, true);
 		return;
+	}
 	cell->count += 1;
 	cell->denied += 1;
 	count_error(cell, at);
-	if (!at->has_waited)
+	if (!at->has_waited && !in_band_is_on(thread))
 		return;
 	at->now = bpf_ktime_get_ns();
-	lens_reconcile_switch(thread, task, this_cpu(), at->now);
-	lens_add_wait(thread);
 	/* The thread's latest call that has taken effect stays the same. */
 	effective = thread->call;
 	thread->call = call;
-	lens_add_time(at, cell, at->now - thread->lens.entered_ns, 1, true);
+	if (at->has_waited) {
+		lens_reconcile_switch(thread, task, this_cpu(), at->now);
+		lens_add_wait(thread);
+		lens_add_time(at, cell, at->now - thread->lens.entered_ns, 1, true);
+	} else {
+		in_band_record(at, 0, 0, true);
+	}
 	thread->call = effective;
 }
 
@@ -242,7 +248,8 @@ static __always_inline void lens_abandon(struct thread_state *thread)
 	thread->lens.is_off_cpu = 0;
 	thread->lens.has_site = 0;
 	lens_cold_of(thread)->waits_since_ns = 0;
-	lens_cold_of(thread)->in_band_sleeps = 0;
+	if (in_band_is_on(thread))
+		in_band_drop(thread->slot, true);
 }
 
 /* The thread ends in a call. Its cell counts it as unfinished; its time is in the account. */
@@ -280,11 +287,15 @@ static __always_inline void lens_task_exit(struct thread_state *thread, struct t
 		lens_add_current_life(thread->slot, ACCOUNT_LIFE);
 	}
 	lens_slow_drop_stack(thread);
+	if (in_band_is_on(thread))
+		in_band_drop(thread->slot, false);
 }
 
 /* The thread executes another program, whose memory has no in-band records. */
 static __always_inline void lens_exec(struct thread_state *thread)
 {
+	if (in_band_is_on(thread))
+		in_band_drop(thread->slot, false);
 	thread->lens.in_band_process = 0;
 }
 
@@ -316,8 +327,13 @@ static __always_inline void lens_switch_out(struct switching *at)
 	run_delay = task->sched_info.run_delay;
 	if (thread->lens.has_site)
 		lens_record_site(thread, run_delay);
-	if (in_band_is_on(thread))
+	if (in_band_is_on(thread)) {
 		in_band_end_sleep(thread->slot, run_delay);
+		if (at->state) {
+			lens_take_own_stack(at->ctx);
+			in_band_begin_sleep(thread->slot);
+		}
+	}
 	if (!thread->lens.off_ns)
 		thread->lens_switch.run_delay_first = run_delay;
 	if (!thread->lens.entered_ns)
@@ -334,8 +350,8 @@ static __always_inline void lens_switch_in(struct switching *at)
 	struct thread_state *thread = at->thread;
 	struct lens_cold *cold;
 	struct stack *stack;
-	bool long_sleep, is_in_band = in_band_is_on(thread);
-	u64 now, off, site;
+	bool long_sleep;
+	u64 now, off;
 
 	if (!thread->lens.is_off_cpu) {
 		lens_return_outside(at);
@@ -347,25 +363,24 @@ static __always_inline void lens_switch_in(struct switching *at)
 	thread->lens_switch.switched_in_ns = now;
 	thread->lens.off_ns += off;
 	lens_life_of(thread)->off_ns += off;
-	if (!thread->lens.is_asleep || !(is_in_band || has(thread, LENS_SITES | LENS_SLOW)))
+	if (!thread->lens.is_asleep)
+		return;
+	if (in_band_is_on(thread))
+		in_band_add_sleep(thread->slot, off);
+	if (!has(thread, LENS_SITES | LENS_SLOW))
 		return;
 	cold = lens_cold_of(thread);
 	cold->unsampled_sleeps += 1;
 	cold->unsampled_sleep_ns += off;
 	cold->site_budget_ns -= off;
 	long_sleep = lens_slow_is_longest_sleep(thread, off);
-	if (cold->site_budget_ns > 0 && !long_sleep && !is_in_band)
-		return;
-	stack = lens_take_stack(at->task);
-	site = stack ? lens_site_of_stack(stack) : SITE_UNKNOWN;
-	if (is_in_band)
-		in_band_add_sleep(thread->slot, site, off);
 	if (cold->site_budget_ns > 0 && !long_sleep)
 		return;
+	stack = lens_take_stack(at->task);
 	if (stack && long_sleep)
 		lens_slow_save_stack(thread, stack, off);
 	thread->lens.has_site = 1;
-	cold->site = site;
+	cold->site = stack ? lens_site_of_stack(stack) : SITE_UNKNOWN;
 	cold->site_off_ns = cold->unsampled_sleep_ns;
 	cold->site_sleeps = cold->unsampled_sleeps;
 	cold->unsampled_sleep_ns = 0;

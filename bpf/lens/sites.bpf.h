@@ -59,6 +59,48 @@ static __always_inline struct stack *lens_take_stack(struct task_struct *task)
 	return stack;
 }
 
+/*
+ * Takes the stack of the running task, which is being switched out, in the scratch memory of this
+ * processor. It begins with the functions that have called the program.
+ */
+static __always_inline void lens_take_own_stack(void *ctx)
+{
+	u32 zero = 0;
+	struct stack *stack = bpf_map_lookup_elem(&lens_stack_scratch, &zero);
+	long bytes;
+
+	if (!stack)
+		return;
+	bytes = bpf_get_stack(ctx, stack->address, sizeof(stack->address), 0);
+	stack->frames = bytes > 0 ? bytes / sizeof(stack->address[0]) : 0;
+}
+
+/* The same site as that of lens_site_of_stack(), from lens_take_own_stack(). */
+static __always_inline u64 lens_site_of_own_stack(struct task_struct *task)
+{
+	u32 zero = 0, i;
+	struct stack *stack = bpf_map_lookup_elem(&lens_stack_scratch, &zero);
+	bool in_scheduler, was_in_scheduler = false;
+	u64 address;
+
+	if (!stack)
+		return SITE_UNKNOWN;
+	for (i = 0; i < STACK_DEPTH && i < stack->frames; i++) {
+		address = stack->address[i];
+		in_scheduler =
+			address >= config.sched_text_start && address < config.sched_text_end;
+		if (!in_scheduler && was_in_scheduler)
+			break;
+		was_in_scheduler = in_scheduler;
+	}
+	if (!was_in_scheduler)
+		return SITE_UNKNOWN;
+	/* A sleep that continues after a signal: see lens_add_restarted(). */
+	if (i + ENTRY_FRAMES >= stack->frames && stack->frames < STACK_DEPTH)
+		return (u64)BPF_CORE_READ(task, restart_block.fn);
+	return i < STACK_DEPTH ? address : SITE_UNKNOWN;
+}
+
 /* First frame of a sleeping task's stack that is not the scheduler's. */
 static __always_inline u64 lens_site_of_stack(struct stack *stack)
 {

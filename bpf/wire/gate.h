@@ -23,7 +23,7 @@
 /* The maximum number of programs for pre-call holds: crates/kernel/src/precall.rs. */
 #define GUARD_HOOKS 23
 /* The maximum number of shared maps: crates/kernel/src/gate/maps.rs. */
-#define GATE_MAPS 69
+#define GATE_MAPS 76
 /*
  * The maximum number of links. It includes one unused entry if the number of links and maps would
  * be even otherwise, because `struct gate_header` must not end in padding. This is not a macro,
@@ -63,8 +63,10 @@ enum gate_mask {
 	FOLLOW_CGROUPS = 1 << 13,
 	/* Processes of a session can have records of their calls in their own memory. */
 	LENS_IN_BAND = 1 << 14,
+	/* 1 << 15 is that of the example in docs/extending.md. */
+
 	/* No extension: a watch has attached the thread, and has not begun to count. */
-	AWAITS_BEGIN = 1 << 15,
+	AWAITS_BEGIN = 1 << 16,
 };
 
 /* The extensions of a mask. */

@@ -10,7 +10,7 @@
 #define TOLLGATE_WIRE_IN_BAND_H
 
 /* It changes with each change of this layout. */
-#define IN_BAND_VERSION 1
+#define IN_BAND_VERSION 2
 #define IN_BAND_PAGE 4096
 /* The process's entry is the first. */
 #define IN_BAND_ENTRIES 257
@@ -19,6 +19,15 @@
 /* The gate may be writing the oldest of these, so a reader finds one fewer. */
 #define IN_BAND_CALLS 16
 #define IN_BAND_SLEEPS 5
+/* A number of waiting threads that is not known. */
+#define IN_BAND_UNKNOWN 0xffff
+
+/* How many other threads with in-band records sleep in a site. */
+struct in_band_others {
+	/* Threads of the same user, and of other users. */
+	__u16 same_user;
+	__u16 outside;
+};
 
 /* The sleeps of a call in one site. */
 struct in_band_sleep {
@@ -27,6 +36,9 @@ struct in_band_sleep {
 	/* The number of the kernel function; 0: it is not known, or there are too many. */
 	__u32 site;
 	__u32 count;
+	/* When the first of these sleeps began, and when the last one ended. */
+	struct in_band_others at_entry;
+	struct in_band_others at_exit;
 };
 
 /* Times are nanoseconds. */
@@ -50,7 +62,7 @@ struct in_band_call {
 	__u32 sleeps;
 	/* Sleeps in further sites. */
 	__u64 other_sleeps_ns;
-	__u64 unused[6];
+	__u64 unused;
 	struct in_band_sleep sleep[IN_BAND_SLEEPS];
 };
 
@@ -61,7 +73,9 @@ struct in_band_thread {
 	 * IN_BAND_CALLS]. The gate changes it last, when a record is complete.
 	 */
 	__u64 sequence;
-	__u64 unused[63];
+	/* The number of calls that have ended without a record. */
+	__u64 losses;
+	__u64 unused[62];
 	struct in_band_call calls[IN_BAND_CALLS];
 	__u64 unused_end[IN_BAND_PAGE / 8 - 64 - IN_BAND_CALLS * sizeof(struct in_band_call) / 8];
 };

@@ -312,6 +312,39 @@ struct in_band_owner {
 	__u32 sites;
 };
 
+/* A thread with in-band records that sleeps in a call (in_band_waits). */
+struct in_band_wait {
+	/* Its site, also when the sleep has ended. */
+	__u64 site;
+	/*
+	 * The counters in which it counts: that of its user in the lower half, and that of the site
+	 * in the upper one. 0: it counts in none. Whoever sets it to 0 lowers the counters.
+	 */
+	__u32 counters;
+	/* Who slept there when it began, as in wire/in_band.h. */
+	__u16 same_user;
+	__u16 outside;
+};
+
+#define IN_BAND_COUNTERS 4096
+
+/* How many threads sleep in a site now: those of a user, and all. */
+struct in_band_counters {
+	/* The number of counters that have a site; the first one is never used. */
+	__u32 used;
+	__u32 unused;
+	__u32 waiting[IN_BAND_COUNTERS];
+};
+
+/* Stands for all users: the kernel has no user of this number (include/linux/uidgid.h). */
+#define IN_BAND_ALL_USERS 0xffffffff
+
+struct in_band_counter_key {
+	__u64 address;
+	__u32 user;
+	__u32 unused;
+};
+
 struct in_band_site_key {
 	__u64 address;
 	__u32 process;

@@ -3,7 +3,7 @@
  * Reads files, and aborts at the first read that sleeps longer than its budget, so that a debugger
  * or a core dump shows who made it.
  *
- *	cc -g -o budget budget.c -I../../crates/libtollgate/include libtollgate.a -lpthread
+ *	cc -g -o budget budget.c $(pkg-config --cflags --libs tollgate)
  *	tollgate run --in-band -- ./budget MILLISECONDS FILE...
  */
 #include <fcntl.h>
@@ -15,11 +15,11 @@
 #include <tollgate_in_band.h>
 
 static uint64_t budget_ns;
+static const struct tollgate_records *records;
 
 /* A read that may not sleep longer than the budget. */
 static ssize_t read_within_budget(int fd, char *buffer, size_t size)
 {
-	const struct tollgate_records *records = tollgate_records();
 	uint64_t before = records ? tollgate_sequence(records) : 0;
 	ssize_t got = read(fd, buffer, size);
 	const struct tollgate_call *call = records ? tollgate_latest(records, before) : NULL;
@@ -41,7 +41,8 @@ int main(int count, char **words)
 		fprintf(stderr, "usage: budget MILLISECONDS FILE...\n");
 		return 2;
 	}
-	if (!tollgate_records())
+	records = tollgate_records();
+	if (!records)
 		fprintf(stderr, "no budget applies: %s\n", tollgate_error());
 	budget_ns = strtod(words[1], NULL) * 1e6;
 	for (int i = 2; i < count; i++) {

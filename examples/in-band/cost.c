@@ -3,7 +3,7 @@
  * Measures what in-band records cost: a call of a thread with records and of one without, in turns
  * on one processor, and the reading of a record.
  *
- *	cc -O2 -o cost cost.c -I../../crates/libtollgate/include libtollgate.a -lpthread
+ *	cc -O2 -o cost cost.c $(pkg-config --cflags --libs tollgate) -lpthread
  *	tollgate run --in-band -- ./cost
  */
 #define _GNU_SOURCE

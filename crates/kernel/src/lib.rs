@@ -33,6 +33,7 @@ pub mod service;
 pub mod session;
 pub mod signals;
 mod skeletons;
+pub mod socket_messages;
 pub mod standard_stream;
 pub mod start_state;
 pub mod symbols;

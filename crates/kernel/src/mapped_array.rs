@@ -5,10 +5,27 @@ use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd as _};
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
+use libbpf_rs::libbpf_sys::{BPF_F_MMAPABLE, bpf_map_create_opts};
+use libbpf_rs::{MapHandle, MapType};
 use memmap2::{MmapOptions, MmapRaw};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::error::{ErrorContext, Result};
+
+/// Makes a BPF array, which user space can map into memory.
+pub(crate) fn new_mappable(
+    name: &str,
+    value_size: u32,
+    entries: u32,
+) -> libbpf_rs::Result<MapHandle> {
+    let options = bpf_map_create_opts {
+        sz: size_of::<bpf_map_create_opts>() as _,
+        map_flags: BPF_F_MMAPABLE,
+        ..Default::default()
+    };
+    let key_size = size_of::<u32>() as u32;
+    MapHandle::create(MapType::Array, Some(name), key_size, value_size, entries, &options)
+}
 
 /// Mapped values of type `T`, whose bytes the kernel side may change at any time. So any bytes must
 /// be a valid `T` (`FromBytes`). Padding is never written, so that all bytes of the mapping always

@@ -269,10 +269,31 @@ pub fn root_peer(socket: i32) -> Option<u32> {
     credentials_of_peer(socket).filter(|peer| peer.uid == 0).map(|peer| peer.pid as u32)
 }
 
-/// The process that opened the other end of a UNIX socket. `None`: it is in no PID namespace that
-/// this process sees.
-pub fn peer(socket: i32) -> Option<u32> {
-    credentials_of_peer(socket).map(|peer| peer.pid as u32).filter(|pid| *pid != 0)
+/// The process that opened the other end of a UNIX socket. `None`: it has ended, or is in no PID
+/// namespace that this process sees. If it has ended, this may be another process that has got its
+/// number since (`socket_messages::receive_with_sender`).
+pub fn peer(socket: i32) -> Option<ProcessRef> {
+    let pid = credentials_of_peer(socket)?.pid as u32;
+    ProcessRef::open(pid).ok()
+}
+
+/// A process, which is still the same one as long as it lives.
+pub struct ProcessRef {
+    /// As this process's PID namespace numbers it.
+    pub pid: u32,
+    pidfd: OwnedFd,
+}
+
+impl ProcessRef {
+    /// A process that runs.
+    pub fn open(pid: u32) -> io::Result<Self> {
+        Ok(Self { pid, pidfd: open_pidfd(pid)? })
+    }
+
+    /// Whether it has not ended.
+    pub fn lives(&self) -> bool {
+        !wait_readable(self.pidfd.as_raw_fd(), Duration::ZERO)
+    }
 }
 
 fn credentials_of_peer(socket: i32) -> Option<libc::ucred> {

@@ -3,7 +3,7 @@
  * The C interface of a Tollgate daemon. A program can assign its processes and threads to services
  * itself. This is for programs that serve several tenants in a way that Tollgate cannot follow, for
  * example an event loop or a database. A program can also call the plugins of the daemon. Link with
- * libtollgate.a.
+ * the library (`pkg-config --cflags --libs tollgate`), or with libtollgate.a.
  *
  * The functions for services and tollgate_plugin_open() send a request to the daemon at the socket
  * $TOLLGATE_SOCKET, by default /run/tollgate/control.sock. For services, the daemon must run as

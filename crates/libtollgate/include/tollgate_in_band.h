@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * The latest system calls of a thread, with what each has cost (docs/in-band.md). The records are
- * in memory that this process maps for reading, so reading one is a few plain loads. Link with
- * libtollgate.a, and run the program by `tollgate run --in-band -- COMMAND`.
+ * in memory that this process maps for reading, so reading one is a few plain loads. Link with the
+ * library (`pkg-config --cflags --libs tollgate`), and run the program by `tollgate run --in-band
+ * -- COMMAND`, or in the scope of a `tollgate daemon --in-band`.
  *
  *	const struct tollgate_records *records = tollgate_records();
  *	uint64_t before = tollgate_sequence(records);
@@ -24,6 +25,15 @@ extern "C" {
 
 #define TOLLGATE_CALLS 16
 #define TOLLGATE_SLEEPS 5
+/* A number of waiting threads that is not known. */
+#define TOLLGATE_UNKNOWN 0xffff
+
+/* How many other threads with in-band records sleep in a site. */
+struct tollgate_others {
+	/* Threads of the same user, of all processes; and threads of other users. */
+	uint16_t same_user;
+	uint16_t outside;
+};
 
 /* The sleeps of a call in one site: a function of the kernel. */
 struct tollgate_sleep {
@@ -32,6 +42,9 @@ struct tollgate_sleep {
 	/* For tollgate_site_name(); 0: it is not known, or the process has too many. */
 	uint32_t site;
 	uint32_t count;
+	/* When the first of these sleeps began, and when the last one ended. */
+	struct tollgate_others at_entry;
+	struct tollgate_others at_exit;
 };
 
 /* A call that has ended. Times are nanoseconds. */
@@ -56,24 +69,28 @@ struct tollgate_call {
 	uint32_t sleeps;
 	/* Sleeps in further sites. */
 	uint64_t other_sleeps_ns;
-	uint64_t unused[6];
+	uint64_t unused;
 	struct tollgate_sleep sleep[TOLLGATE_SLEEPS];
 };
 
 /* The records of a thread. Only Tollgate writes them. */
 struct tollgate_records {
 	uint64_t sequence;
-	uint64_t unused[63];
+	/* The number of calls that have ended without a record. */
+	uint64_t losses;
+	uint64_t unused[62];
 	struct tollgate_call calls[TOLLGATE_CALLS];
 };
 
 /*
  * Returns the records of the calling thread, or NULL if it has none; tollgate_error() returns the
  * reason. The thread's first call requests them from Tollgate, which takes some hundred
- * microseconds.
- * After a fork, the child has to call this itself: what it has inherited is empty. The records stay
- * readable until the process ends or executes another program, but do not advance any more once the
- * thread or Tollgate has ended.
+ * microseconds. A later call makes a system call to see whether they still advance, and requests
+ * them anew if not: from a daemon that was restarted, for example.
+ * After a fork, the child has to call this itself: what it has inherited is empty. The child of a
+ * vfork must not call it. The records stay readable until the process ends or executes another
+ * program, but do not advance any more once the thread or Tollgate has ended. When a thread has
+ * ended, another one of the process may get its records.
  */
 const struct tollgate_records *tollgate_records(void);
 
@@ -84,6 +101,13 @@ const struct tollgate_records *tollgate_records(void);
  * the same meaning in all threads of the process, as long as it runs.
  */
 int tollgate_site_name(uint32_t site, char *name, size_t size);
+
+/*
+ * As tollgate_site_name(), but the file and line of the kernel's source, such as "fs/pipe.c:325".
+ * Returns -ENODATA if they are not known, because the kernel's debug information is not installed,
+ * for example. The first call for a site may take some seconds.
+ */
+int tollgate_site_source(uint32_t site, char *source, size_t size);
 
 /* The number of calls that were recorded. */
 static inline uint64_t tollgate_sequence(const struct tollgate_records *records)

@@ -8,8 +8,8 @@
     if call is not None and call.blocked_ns > 1_000_000:
         print("blocked for", call.blocked_ns, "ns")
 
-It works in a command of `tollgate run --in-band -- COMMAND`. This module is one file, which needs
-nothing else.
+It works in a command of `tollgate run --in-band -- COMMAND`, and in any program that a
+`tollgate daemon --in-band` gates. This module is one file, which needs nothing else.
 """
 
 import ctypes
@@ -20,25 +20,41 @@ import struct
 import threading
 
 # bpf/wire/in_band.h
-_VERSION = 1
+_VERSION = 2
 _PAGE = 4096
 _ENTRIES = 257
 _CALLS = 16
 _SLEEPS = 5
 # The offset of the records in a thread's entry.
 _CALLS_OFFSET = 512
-# crates/tollgate/src/lens/in_band_server.rs
-_RECORDS_OF_THREAD, _NAME_OF_SITE = 1, 2
-# include/linux/kallsyms.h, KSYM_NAME_LEN
-_NAME_LEN = 512
+# crates/control/src/in_band.rs
+_RECORDS, _SITE_NAME, _SITE_SOURCE = 1, 2, 3
+_CHALLENGE_LEN = 8
+_DEFAULT_SOCKET = "/run/tollgate/in-band.sock"
 
 VARIABLE = "TOLLGATE_IN_BAND"
+# A number of waiting threads that is not known.
+UNKNOWN = 0xFFFF
+
+
+class Others(ctypes.Structure):
+    """How many other threads with in-band records sleep in a site: threads of the same user, and
+    of other users."""
+
+    _fields_ = [("same_user", ctypes.c_uint16), ("outside", ctypes.c_uint16)]
 
 
 class Sleep(ctypes.Structure):
-    """The sleeps of a call in one site: their time, the number of the site, how many."""
+    """The sleeps of a call in one site: their time, the number of the site, how many; and who else
+    slept there when the first one began, and when the last one ended."""
 
-    _fields_ = [("ns", ctypes.c_uint64), ("site", ctypes.c_uint32), ("count", ctypes.c_uint32)]
+    _fields_ = [
+        ("ns", ctypes.c_uint64),
+        ("site", ctypes.c_uint32),
+        ("count", ctypes.c_uint32),
+        ("at_entry", Others),
+        ("at_exit", Others),
+    ]
 
 
 class Call(ctypes.Structure):
@@ -57,7 +73,7 @@ class Call(ctypes.Structure):
         ("is_rejected", ctypes.c_uint8),
         ("sleep_count", ctypes.c_uint32),
         ("other_sleeps_ns", ctypes.c_uint64),
-        ("_unused", ctypes.c_uint64 * 6),
+        ("_unused", ctypes.c_uint64),
         ("_sleep", Sleep * _SLEEPS),
     ]
 
@@ -77,32 +93,43 @@ class Unavailable(Exception):
 
 
 def _request(request, of):
-    name = os.environ.get(VARIABLE)
-    if not name:
-        raise Unavailable(f"{VARIABLE} is not set: run the program by `tollgate run --in-band`")
+    name = os.environ.get(VARIABLE) or _DEFAULT_SOCKET
     address = "\0" + name[1:] if name.startswith("@") else name
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         connection.connect(address)
-        connection.sendall(struct.pack("=II", request, of))
+        challenge = connection.recv(_CHALLENGE_LEN, socket.MSG_WAITALL)
+        connection.sendall(challenge + struct.pack("=II", request, of))
     except OSError as error:
         connection.close()
-        raise Unavailable(f"no Tollgate listens at {name}: {error.strerror}") from error
+        hint = "" if os.environ.get(VARIABLE) else f", and {VARIABLE} is not set"
+        raise Unavailable(f"no Tollgate replies at {name}{hint}: {error.strerror}") from error
     return connection
+
+
+def _request_text(request, site):
+    reply = b""
+    with _request(request, site) as connection:
+        while part := connection.recv(4096):
+            reply += part
+    errno = struct.unpack("=i", reply[:4])[0] if len(reply) >= 4 else 0
+    if errno:
+        raise Unavailable(f"Tollgate has refused: {os.strerror(errno)}")
+    return reply[4:].decode()
 
 
 class Thread:
     """The records of one thread."""
 
     def __init__(self):
-        with _request(_RECORDS_OF_THREAD, threading.get_native_id()) as connection:
-            reply, descriptors, _, _ = socket.recv_fds(connection, 8, 1)
+        with _request(_RECORDS, threading.get_native_id()) as connection:
+            reply, descriptors, _, _ = socket.recv_fds(connection, 12, 1)
         errno = struct.unpack("=i", reply[:4])[0] if len(reply) >= 4 else 0
         if errno:
             raise Unavailable(f"Tollgate has refused: {os.strerror(errno)}")
-        if len(reply) != 8 or not descriptors:
+        if len(reply) != 12 or not descriptors:
             raise Unavailable("Tollgate has closed the connection")
-        entry = struct.unpack("=I", reply[4:])[0]
+        entry = struct.unpack("=I", reply[4:8])[0]
         try:
             self._memory = mmap.mmap(descriptors[0], _ENTRIES * _PAGE, prot=mmap.PROT_READ)
         finally:
@@ -118,6 +145,17 @@ class Thread:
     def sequence(self):
         """The number of calls that were recorded."""
         return struct.unpack_from("=Q", self._memory, self._start)[0]
+
+    @property
+    def losses(self):
+        """The number of calls that have ended without a record."""
+        return struct.unpack_from("=Q", self._memory, self._start + 8)[0]
+
+    def advances(self):
+        """Whether a call of the calling thread is recorded here."""
+        before = self.sequence
+        os.getppid()
+        return self.sequence != before
 
     def call(self, number):
         """A copy of the record with this number; None: it does not exist any more, or not yet."""
@@ -136,21 +174,26 @@ class Thread:
 def site_name(site):
     """The kernel function in which a call slept. It sends a request to Tollgate, which takes some
     hundred microseconds; the number of a site keeps its meaning as long as the process runs."""
-    with _request(_NAME_OF_SITE, site) as connection:
-        reply = b""
-        while len(reply) < 4 + _NAME_LEN and (part := connection.recv(4 + _NAME_LEN)):
-            reply += part
-    if len(reply) <= 4:
+    name = _request_text(_SITE_NAME, site)
+    if not name:
         raise Unavailable(f"no call of this process has slept in a site {site}")
-    return reply[4:].decode()
+    return name
+
+
+def site_source(site):
+    """The file and line of the kernel's source where a call slept, such as "fs/pipe.c:325". None:
+    they are not known, because the kernel's debug information is not installed, for example."""
+    return _request_text(_SITE_SOURCE, site) or None
 
 
 _local = threading.local()
 
 
 def thread():
-    """The records of the calling thread."""
-    if getattr(_local, "pid", None) != os.getpid():
+    """The records of the calling thread. They are requested at the first call, and anew if they do
+    not advance any more: from a daemon that was restarted, for example."""
+    is_own = getattr(_local, "pid", None) == os.getpid()
+    if not is_own or not _local.records.advances():
         _local.records = Thread()
         _local.pid = os.getpid()
     return _local.records

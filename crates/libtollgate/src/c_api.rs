@@ -253,7 +253,7 @@ pub extern "C" fn tollgate_pace_set_deadline(task: u64, nanoseconds: u64) {
     Task::from_id(task).set_deadline(Duration::from_nanos(nanoseconds));
 }
 
-/// Returns NULL on failure. `include/tollgate_in_band.h` describes this function and the next one.
+/// Returns NULL on failure. `include/tollgate_in_band.h` describes this function and those below.
 #[unsafe(no_mangle)]
 pub extern "C" fn tollgate_records() -> *const c_void {
     let mut page = ptr::null();
@@ -271,4 +271,20 @@ pub extern "C" fn tollgate_records() -> *const c_void {
 pub unsafe extern "C" fn tollgate_site_name(site: u32, name: *mut c_char, size: usize) -> c_int {
     // SAFETY: the caller's contract.
     to_errno(|| unsafe { write_name(&in_band::site_name(site)?, name, size) })
+}
+
+/// # Safety
+/// As of `tollgate_service_of`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tollgate_site_source(
+    site: u32,
+    source: *mut c_char,
+    size: usize,
+) -> c_int {
+    to_errno(|| {
+        let unknown = || ErrnoMessage(libc::ENODATA, "the line of this site is not known".into());
+        let text = in_band::site_source(site)?.ok_or_else(unknown)?;
+        // SAFETY: the caller's contract.
+        unsafe { write_name(&text, source, size) }
+    })
 }

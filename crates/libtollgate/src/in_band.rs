@@ -1,35 +1,44 @@
 //! The latest calls of a thread, with what each has cost (docs/in-band.md).
 //!
 //! The records are in memory that this process maps for reading; reading one is a few plain loads.
-//! This works in a command of `tollgate run --in-band`.
+//! This works in a command of `tollgate run --in-band`, and in any program that a
+//! `tollgate daemon --in-band` gates.
 
-use std::cell::Cell;
+use std::cell::{Cell, UnsafeCell};
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::Once;
-use std::sync::atomic::{AtomicPtr, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
-use std::{mem, ptr};
+use std::{env, mem, ptr};
+
+use control::{Challenge, DEFAULT_IN_BAND_SOCKET, IN_BAND_VARIABLE, InBandRequest};
 
 use crate::Error;
 
-/// The variable of the environment that names the socket.
-const VARIABLE: &str = "TOLLGATE_IN_BAND";
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 // bpf/wire/in_band.h
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const PAGE: usize = 4096;
 const ENTRIES: usize = 257;
 const CALLS: usize = 16;
 const SLEEPS: usize = 5;
-// crates/tollgate/src/lens/in_band_server.rs
-const RECORDS_OF_THREAD: u32 = 1;
-const NAME_OF_SITE: u32 = 2;
-/// No kernel function has a longer name (include/linux/kallsyms.h, KSYM_NAME_LEN).
-const NAME_LEN: u64 = 512;
+/// The most bytes of a name or of a place in the source (include/linux/kallsyms.h, KSYM_NAME_LEN;
+/// include/uapi/linux/limits.h, PATH_MAX).
+const MAX_TEXT_LEN: u64 = 4096;
+
+/// How many other threads with in-band records sleep in a site; 65535: it is not known.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Others {
+    /// Threads of the same user, of all processes.
+    pub same_user: u16,
+    /// Threads of other users.
+    pub outside: u16,
+}
 
 /// The sleeps of a call in one site.
 #[repr(C)]
@@ -42,6 +51,10 @@ pub struct Sleep {
     pub site: u32,
     /// How often the call has slept there.
     pub count: u32,
+    /// Who else slept there when the first of these sleeps began.
+    pub at_entry: Others,
+    /// Who else slept there when the last of these sleeps ended.
+    pub at_exit: Others,
 }
 
 /// A call that has ended. Times are in nanoseconds.
@@ -71,7 +84,7 @@ pub struct Call {
     sleeps: u32,
     /// The time asleep in further sites.
     pub other_sleeps_ns: u64,
-    unused: [u64; 6],
+    unused: u64,
     sleep: [Sleep; SLEEPS],
 }
 
@@ -90,33 +103,48 @@ impl Call {
 #[repr(C)]
 struct ThreadPage {
     sequence: u64,
-    unused: [u64; 63],
+    losses: u64,
+    unused: [u64; 62],
     calls: [Call; CALLS],
     unused_end: [u64; PAGE / 8 - 64 - CALLS * size_of::<Call>() / 8],
 }
 
 const _: () = assert!(size_of::<ThreadPage>() == PAGE && size_of::<Call>() == 192);
 
-/// The memory of this process; NULL before the first thread has requested it.
-static MEMORY: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
-/// Held while the memory is being mapped, and during a fork, so that no child gets the memory or
-/// its descriptor.
-static FORK_LOCK: ForkLock = ForkLock(std::cell::UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER));
+/// MappedMemory of this process.
+struct MappedMemory {
+    /// Tollgate's number of it.
+    number: u32,
+    start: *mut u8,
+}
 
-struct ForkLock(std::cell::UnsafeCell<libc::pthread_mutex_t>);
+/// What this process has mapped: one memory for each Tollgate from which it has requested records.
+/// None is unmapped, because records in it may still be read.
+static MEMORY: ForkLock = ForkLock {
+    mutex: UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER),
+    mapped: UnsafeCell::new(Vec::new()),
+};
 
-// SAFETY: the mutex is used only through the functions of libc, by its address.
+/// Held while memory is being mapped, and during a fork, so that no child gets the memory or its
+/// descriptor.
+struct ForkLock {
+    mutex: UnsafeCell<libc::pthread_mutex_t>,
+    mapped: UnsafeCell<Vec<MappedMemory>>,
+}
+
+// SAFETY: the mutex is used only through the functions of libc, by its address, and the list only
+// by those who hold the mutex.
 unsafe impl Sync for ForkLock {}
 
 impl ForkLock {
     fn lock(&self) {
         // SAFETY: an initialized mutex, which never moves.
-        unsafe { libc::pthread_mutex_lock(self.0.get()) };
+        unsafe { libc::pthread_mutex_lock(self.mutex.get()) };
     }
 
     fn unlock(&self) {
         // SAFETY: as above; the caller has locked it.
-        unsafe { libc::pthread_mutex_unlock(self.0.get()) };
+        unsafe { libc::pthread_mutex_unlock(self.mutex.get()) };
     }
 }
 
@@ -126,31 +154,35 @@ thread_local! {
 }
 
 extern "C" fn before_fork() {
-    FORK_LOCK.lock();
+    MEMORY.lock();
 }
 
 extern "C" fn in_parent() {
-    FORK_LOCK.unlock();
+    MEMORY.unlock();
 }
 
 /// The child has no records. Where its parent's memory was, it gets empty pages, so that a pointer
 /// to them still leads to memory.
 extern "C" fn in_child() {
-    let memory = MEMORY.swap(ptr::null_mut(), Ordering::Relaxed);
-    if !memory.is_null() {
+    // SAFETY: the lock is held since `before_fork`.
+    let mapped = unsafe { &mut *MEMORY.mapped.get() };
+    for memory in mapped.drain(..) {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
         // SAFETY: the range is the library's. It is not mapped in the child (MADV_DONTFORK).
-        unsafe { libc::mmap(memory.cast(), ENTRIES * PAGE, libc::PROT_READ, flags, -1, 0) };
+        unsafe { libc::mmap(memory.start.cast(), ENTRIES * PAGE, libc::PROT_READ, flags, -1, 0) };
     }
     let _ = OWN.try_with(|own| own.set(ptr::null()));
-    FORK_LOCK.unlock();
+    MEMORY.unlock();
 }
 
 /// The records of the calling thread. The thread's first call requests them from Tollgate, which
-/// takes some hundred microseconds.
+/// takes some hundred microseconds. A later one makes a system call to see whether they still
+/// advance, and requests them anew if not: from a daemon that was restarted, for example. Records
+/// that were requested before stay readable.
 pub fn thread() -> Result<ThreadRecords, Error> {
     let own = OWN.try_with(Cell::get).unwrap_or_default();
-    if own.is_null() { open() } else { Ok(ThreadRecords(own)) }
+    let records = ThreadRecords(own);
+    if !own.is_null() && records.advance() { Ok(records) } else { open() }
 }
 
 fn open() -> Result<ThreadRecords, Error> {
@@ -159,9 +191,9 @@ fn open() -> Result<ThreadRecords, Error> {
         // SAFETY: the handlers live as long as the process.
         unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
     });
-    FORK_LOCK.lock();
+    MEMORY.lock();
     let opened = request_entry();
-    FORK_LOCK.unlock();
+    MEMORY.unlock();
     let page = opened?;
     let _ = OWN.try_with(|own| own.set(page));
     Ok(ThreadRecords(page))
@@ -174,64 +206,107 @@ struct Connection {
 }
 
 impl Connection {
-    /// `of`: of which thread or site.
-    fn open(request: u32, of: u32) -> Result<Self, Error> {
-        let name = std::env::var(VARIABLE).unwrap_or_default();
-        if name.is_empty() {
-            let reason = "this process has no in-band records: TOLLGATE_IN_BAND is not set, as \
-                          `tollgate run --in-band` does";
-            return Err(Error::Refused(reason.into()));
-        }
-        let connect = || -> io::Result<UnixStream> {
-            let mut stream = match name.strip_prefix('@') {
-                Some(name) => UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)?,
-                None => UnixStream::connect(&name)?,
-            };
-            stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
-            stream.write_all([request, of].map(u32::to_ne_bytes).as_flattened())?;
-            Ok(stream)
+    fn open(request: InBandRequest) -> Result<Self, Error> {
+        let variable = env::var(IN_BAND_VARIABLE).ok().filter(|name| !name.is_empty());
+        let is_set = variable.is_some();
+        let name = variable.unwrap_or_else(|| DEFAULT_IN_BAND_SOCKET.into());
+        let connect = || match name.strip_prefix('@') {
+            Some(name) => UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?),
+            None => UnixStream::connect(&name),
         };
-        match connect() {
-            Ok(stream) => Ok(Self { stream, name }),
-            Err(error) => Err(Error::Unreachable(error, name)),
-        }
+        let stream = match connect() {
+            Ok(stream) => stream,
+            Err(error) if is_set => return Err(Error::Unreachable(error, name)),
+            Err(error) => {
+                return Err(Error::Refused(format!(
+                    "this process has no in-band records: {IN_BAND_VARIABLE} is not set, as \
+                    `tollgate run --in-band` does, and no `tollgate daemon --in-band` can be \
+                    reached at {name}: {error}"
+                )));
+            }
+        };
+        let mut connection = Self { stream, name };
+        connection.send(request).map_err(|error| connection.failed(error))?;
+        Ok(connection)
+    }
+
+    fn send(&mut self, request: InBandRequest) -> io::Result<()> {
+        self.stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
+        let mut challenge = Challenge::default();
+        self.stream.read_exact(&mut challenge)?;
+        self.stream.write_all(&request.to_bytes(challenge))
     }
 
     fn failed(&self, error: io::Error) -> Error {
         Error::Unreachable(error, self.name.clone())
     }
+
+    fn word(&mut self) -> Result<u32, Error> {
+        let mut word = [0; 4];
+        let read = self.stream.read_exact(&mut word);
+        read.map(|()| u32::from_ne_bytes(word)).map_err(|error| self.failed(error))
+    }
+}
+
+/// What Tollgate has given to a thread.
+struct Granted {
+    memory: OwnedFd,
+    entry: u32,
+    memory_number: u32,
+}
+
+/// Requests the records of a thread. Returns the error number with which Tollgate refuses.
+fn request_records(thread: u32) -> Result<Result<Granted, i32>, Error> {
+    let mut connection = Connection::open(InBandRequest::Records(thread))?;
+    let received = receive(&mut connection.stream).map_err(|error| connection.failed(error))?;
+    match received {
+        (0, Some(memory)) => {
+            let (entry, memory_number) = (connection.word()?, connection.word()?);
+            Ok(Ok(Granted { memory, entry, memory_number }))
+        }
+        (0, None) => Ok(Err(libc::EMFILE)),
+        (errno, _) => Ok(Err(errno)),
+    }
+}
+
+/// The descriptor of this process's memory, as the library gets it for one of the process's
+/// threads, or the error number. Tests use it to try what a program must not be able to do.
+#[doc(hidden)]
+pub fn memory_of(thread: u32) -> Result<Result<OwnedFd, i32>, Error> {
+    Ok(request_records(thread)?.map(|granted| granted.memory))
 }
 
 /// Requests the entry of this thread, and maps the memory if this process has not done so.
 fn request_entry() -> Result<*const ThreadPage, Error> {
     // SAFETY: takes no arguments and cannot fail.
-    let mut connection = Connection::open(RECORDS_OF_THREAD, unsafe { libc::gettid() as u32 })?;
-    let received = receive(&mut connection.stream);
-    let (errno, descriptor) = received.map_err(|error| connection.failed(error))?;
-    let Some(descriptor) = descriptor.filter(|_| errno == 0) else {
-        return Err(Error::Refused(match errno {
-            libc::ESRCH => "Tollgate does not follow this thread".to_owned(),
+    let granted = request_records(unsafe { libc::gettid() as u32 })?.map_err(|errno| {
+        Error::Refused(match errno {
+            libc::ESRCH => "Tollgate does not gate this thread".to_owned(),
             libc::EUSERS => "too many threads or processes have in-band records".to_owned(),
             _ => format!("Tollgate cannot give this thread in-band records (error {errno})"),
-        }));
+        })
+    })?;
+    // SAFETY: the caller holds the lock.
+    let mapped = unsafe { &mut *MEMORY.mapped.get() };
+    let known = mapped.iter().find(|memory| memory.number == granted.memory_number);
+    let start = match known.map(|memory| memory.start) {
+        Some(start) => start,
+        None => {
+            let start = map(&granted.memory).map_err(Error::Kernel)?;
+            mapped.push(MappedMemory { number: granted.memory_number, start });
+            start
+        }
     };
-    let mut word = [0; 4];
-    let entry = connection.stream.read_exact(&mut word).map(|()| u32::from_ne_bytes(word) as usize);
-    let entry = entry.map_err(|error| connection.failed(error))?;
-    let mut memory = MEMORY.load(Ordering::Relaxed);
-    if memory.is_null() {
-        memory = map(&descriptor).map_err(Error::Kernel)?;
-        MEMORY.store(memory, Ordering::Relaxed);
-    }
     // SAFETY: the first page of the memory.
-    let version = unsafe { memory.cast::<u32>().read_volatile() };
+    let version = unsafe { start.cast::<u32>().read_volatile() };
+    let entry = granted.entry as usize;
     if version != VERSION || entry >= ENTRIES {
         return Err(Error::Refused(format!(
             "Tollgate has in-band records of version {version}, and libtollgate needs {VERSION}"
         )));
     }
     // SAFETY: within the memory.
-    Ok(unsafe { memory.add(entry * PAGE) }.cast())
+    Ok(unsafe { start.add(entry * PAGE) }.cast())
 }
 
 fn map(descriptor: &OwnedFd) -> io::Result<*mut u8> {
@@ -296,12 +371,26 @@ impl ThreadRecords {
         self.0.cast()
     }
 
+    /// Whether a call of this thread is recorded here.
+    fn advance(self) -> bool {
+        let before = self.sequence();
+        // SAFETY: takes no arguments and cannot fail.
+        unsafe { libc::syscall(libc::SYS_gettid) };
+        self.sequence() != before
+    }
+
     /// The number of calls that were recorded.
     pub fn sequence(self) -> u64 {
         // SAFETY: mapped memory, which the kernel changes.
         let sequence = unsafe { (&raw const (*self.0).sequence).read_volatile() };
         fence(Ordering::Acquire);
         sequence
+    }
+
+    /// The number of calls that have ended without a record.
+    pub fn losses(self) -> u64 {
+        // SAFETY: as above.
+        unsafe { (&raw const (*self.0).losses).read_volatile() }
     }
 
     /// The record with this number. `None`: it does not exist any more, or not yet.
@@ -326,13 +415,26 @@ impl ThreadRecords {
 /// The kernel function in which a call slept. This is a request to Tollgate, which takes some
 /// hundred microseconds; the name of a site does not change while the process runs.
 pub fn site_name(site: u32) -> Result<String, Error> {
-    let mut connection = Connection::open(NAME_OF_SITE, site)?;
-    let mut name = String::new();
-    let received = receive(&mut connection.stream)
-        .and_then(|_| (&connection.stream).take(NAME_LEN).read_to_string(&mut name));
-    match received {
-        Ok(0) => Err(Error::Refused(format!("no call of this process has slept in a site {site}"))),
-        Ok(_) => Ok(name),
-        Err(error) => Err(connection.failed(error)),
+    let none = || Error::Refused(format!("no call of this process has slept in a site {site}"));
+    request_text(InBandRequest::SiteName(site))?.ok_or_else(none)
+}
+
+/// The file and line of the kernel's source where a call slept, such as "fs/pipe.c:325". `None`:
+/// they are not known, because the kernel's debug information is not installed, for example. This
+/// is a request to Tollgate, whose first reply may take some seconds.
+pub fn site_source(site: u32) -> Result<Option<String>, Error> {
+    request_text(InBandRequest::SiteSource(site))
+}
+
+/// `None`: the text is empty.
+fn request_text(request: InBandRequest) -> Result<Option<String>, Error> {
+    let mut connection = Connection::open(request)?;
+    let errno = connection.word()?;
+    if errno != 0 {
+        return Err(Error::Refused(format!("Tollgate has refused (error {errno})")));
     }
+    let mut text = String::new();
+    let read = (&connection.stream).take(MAX_TEXT_LEN).read_to_string(&mut text);
+    read.map_err(|error| connection.failed(error))?;
+    Ok(Some(text).filter(|text| !text.is_empty()))
 }

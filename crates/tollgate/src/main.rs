@@ -35,6 +35,7 @@ mod run;
 mod service;
 mod session_runner;
 mod session_toll;
+mod socket_file;
 mod source_file;
 mod source_message;
 mod tui;

@@ -134,6 +134,11 @@ impl PluginDaemon {
 
 /// Starts a workload in a cgroup, as [`PluginDaemon::workload`] does.
 pub fn workload_in(cgroup: &TestCgroup, arguments: &str) -> Running {
+    job_in(cgroup, arguments).start()
+}
+
+/// Prepares a workload in a cgroup.
+pub fn job_in(cgroup: &TestCgroup, arguments: &str) -> Job {
     let mut job = Job::of(workload(arguments));
     job.command.stdin(Stdio::piped());
     let procs =
@@ -143,7 +148,7 @@ pub fn workload_in(cgroup: &TestCgroup, arguments: &str) -> Running {
         let written = unsafe { libc::write(procs.as_raw_fd(), c"0".as_ptr().cast(), 1) };
         if written == 1 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
     };
-    job.before_exec(join).start()
+    job.before_exec(join)
 }
 
 /// The complete report of a `tollgate run`.

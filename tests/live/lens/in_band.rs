@@ -1,8 +1,14 @@
 //! In-band records. The workloads compare them with what they know.
 
 use std::ffi::OsString;
+use std::io;
 
-use crate::harness::{Job, eventually, workload};
+use tempfile::TempDir;
+
+use crate::harness::cgroup::TestCgroup;
+use crate::harness::job::{folder, kill};
+use crate::harness::plugins::job_in;
+use crate::harness::{Job, Running, eventually, workload};
 
 fn run(options: &str, command: Vec<OsString>) -> Job {
     Job::run(&format!("--in-band {options}"), command)
@@ -17,6 +23,11 @@ fn check(options: &str, arguments: &str) {
 #[test]
 fn records_are_those_of_the_program() {
     check("", "in-band-records");
+}
+
+#[test]
+fn rejected_calls_have_records() {
+    check("", "in-band-rejected");
 }
 
 #[test]
@@ -40,12 +51,110 @@ fn all_calls_are_timed_when_the_lens_samples() {
 
 #[test]
 fn concurrent_reader_finds_no_torn_record() {
-    check("", "in-band-concurrent 300000");
+    check("", "in-band-concurrent 1000000");
 }
 
 #[test]
 fn threads_children_and_programs_have_their_own() {
     check("", "in-band-inherit");
+    check("", "in-band-vfork");
+}
+
+/// There are more threads than entries.
+#[test]
+fn entries_of_threads_that_have_ended_are_used_again() {
+    check("", "in-band-threads 300");
+}
+
+#[test]
+fn threads_that_wait_in_the_same_site_are_counted() {
+    check("", "in-band-waiters");
+    // A thread whose records end while it sleeps.
+    let waiting = run("", workload("in-band-wait")).start();
+    eventually("its records", || waiting.read("out").contains("waiting"));
+    let pid = waiting.child_running("workloads");
+    let lens = Job::lens(&format!("-p {pid}")).start();
+    eventually("a watch", || lens.read("err").contains("watching"));
+    waiting.signal(libc::SIGKILL);
+    eventually("its end", || waiting.is_over());
+    check("", "in-band-waiters");
+    kill(pid as i32, libc::SIGKILL);
+    lens.signal(libc::SIGINT);
+    lens.finish().success();
+}
+
+/// A daemon that gives records to the processes of a control group.
+struct RecordingDaemon {
+    daemon: Running,
+    cgroup: TestCgroup,
+    folder: TempDir,
+}
+
+impl RecordingDaemon {
+    #[track_caller]
+    fn start() -> Self {
+        let (cgroup, folder) = (TestCgroup::new(), folder());
+        let daemon = Self::daemon(&cgroup, &folder);
+        Self { daemon, cgroup, folder }
+    }
+
+    #[track_caller]
+    fn daemon(cgroup: &TestCgroup, folder: &TempDir) -> Running {
+        let mut job = Job::from_command_line("daemon --in-band");
+        job.command.arg("--cgroup").arg(&cgroup.0);
+        job.command.env("TOLLGATE_SOCKET", folder.path().join("socket"));
+        let daemon = job.start();
+        eventually("the daemon", || {
+            assert!(!daemon.is_over(), "{}", daemon.read("err"));
+            daemon.read("err").contains("in-band records are given at")
+        });
+        daemon
+    }
+
+    fn job(&self, arguments: &str) -> Job {
+        let mut job = job_in(&self.cgroup, arguments);
+        job.command.env("TOLLGATE_IN_BAND", self.folder.path().join("in-band.sock"));
+        job
+    }
+}
+
+fn drop_rights() -> io::Result<()> {
+    // SAFETY: takes a number.
+    match unsafe { libc::setuid(65534) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[test]
+fn programs_of_all_users_get_records_from_a_daemon() {
+    let daemon = RecordingDaemon::start();
+    for job in
+        [daemon.job("in-band-records"), daemon.job("in-band-records").before_exec(drop_rights)]
+    {
+        let ran = job.finish().success();
+        assert!(ran.text().contains("ok"), "{}", ran.text());
+    }
+    let mut outside = Job::of(workload("in-band-records"));
+    outside.command.env("TOLLGATE_IN_BAND", daemon.folder.path().join("in-band.sock"));
+    outside.finish().exits_with(1).says("Tollgate does not gate this thread");
+}
+
+#[test]
+fn program_gets_records_from_a_daemon_that_is_restarted() {
+    let mut at_work = RecordingDaemon::start();
+    at_work.daemon.signal(libc::SIGTERM);
+    eventually("its end", || at_work.daemon.is_over());
+    // The program runs before the daemon.
+    let program = at_work.job("in-band-renew").start();
+    at_work.daemon = RecordingDaemon::daemon(&at_work.cgroup, &at_work.folder);
+    eventually("its records", || program.read("out").contains("reading"));
+    at_work.daemon.signal(libc::SIGKILL);
+    eventually("its end", || at_work.daemon.is_over());
+    eventually("stale records", || program.read("out").contains("stale"));
+    at_work.daemon = RecordingDaemon::daemon(&at_work.cgroup, &at_work.folder);
+    let program = program.finish().success();
+    assert!(program.text().contains("renewed"), "{}", program.text());
 }
 
 #[test]

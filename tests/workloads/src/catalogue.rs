@@ -4,9 +4,9 @@ use crate::arguments::Arguments;
 use crate::failure::Outcome;
 use crate::{
     abi, blocking, calls, children, command_server, consumer, datagrams, escapes, in_band,
-    inherited, lives, load, opener, outcomes, plugin_calls, reading, relay, requests, routine,
-    seccomp, side_effects, signal_forker, signals, slowed_tasks, stopping_parents, tasks, tenants,
-    waits,
+    in_band_isolation, in_band_lives, in_band_waiters, inherited, lives, load, opener, outcomes,
+    plugin_calls, reading, relay, requests, routine, seccomp, side_effects, signal_forker, signals,
+    slowed_tasks, stopping_parents, tasks, tenants, waits,
 };
 
 pub struct Workload {
@@ -37,11 +37,24 @@ pub const WORKLOADS: &[Workload] = &[
         "Compares the in-band records of two calls that sleep with what it knows of them."),
     workload("in-band-concurrent", "N", in_band::concurrent,
         "Calls lseek N times, while a second thread reads the records of these calls."),
-    workload("in-band-inherit", "", in_band::inherit,
+    workload("in-band-inherit", "", in_band_lives::inherit,
         "Has a thread, a child, and then another program read their own in-band records."),
-    workload("in-band-until-stale", "", in_band::until_stale,
+    workload("in-band-rejected", "", in_band::rejected,
+        "Compares the in-band record of a call that seccomp rejects with what it knows of it."),
+    workload("in-band-vfork", "", in_band_lives::vfork,
+        "Has a child that shares its memory read its in-band records."),
+    workload("in-band-threads", "N", in_band_lives::threads,
+        "Starts N threads, one after the other, that read their in-band records."),
+    workload("in-band-waiters", "", in_band_waiters::waiters,
+        "Compares how many threads wait beside it, in its in-band records, with what it knows."),
+    workload("in-band-wait", "", in_band_waiters::wait,
+        "Has in-band records, and sleeps where in-band-waiters do."),
+    workload("in-band-renew", "", in_band_lives::renew,
+        "Requests in-band records until it gets some, reads them until they are stale, and \
+        requests others."),
+    workload("in-band-until-stale", "", in_band_lives::until_stale,
         "Reads its in-band records, until they do not advance any more."),
-    workload("in-band-isolation", "PID", in_band::isolation,
+    workload("in-band-isolation", "PID", in_band_isolation::isolation,
         "Tries to write to the memory of its in-band records, and to get that of process PID."),
     workload("named-threads", "NAME...", calls::named_threads,
         "Starts a thread for each NAME, which it gives itself; each calls getppid 10 times."),

@@ -1,15 +1,11 @@
 //! A program that reads the records of its own calls (docs/in-band.md), and compares them with what
 //! it knows.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsRawFd as _, RawFd};
-use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::net::{SocketAddr, UnixStream};
-use std::os::unix::process::CommandExt as _;
-use std::process::Command;
+use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::{env, mem, ptr, thread};
+use std::thread;
 
 use tollgate::in_band::{self, Call, ThreadRecords};
 
@@ -17,18 +13,19 @@ use crate::arguments::Arguments;
 use crate::clock::nap;
 use crate::failure::{Failure, Outcome, failed, os_failure};
 use crate::output::print_line;
+use crate::seccomp;
 
 const NANOSECONDS_PER_MS: u64 = 1_000_000;
-/// What the concurrent reader checks at the latest call, and some before it.
+/// How many calls before the latest one are checked.
 const DEPTHS: u64 = 14;
 /// Of calls that sleep.
 const TRIES: usize = 20;
 
-fn own() -> Result<ThreadRecords, Failure> {
+pub fn own() -> Result<ThreadRecords, Failure> {
     in_band::thread().map_err(|error| failed(error.to_string()))
 }
 
-fn monotonic_ns() -> u64 {
+pub fn monotonic_ns() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a valid destination. The vDSO makes no system call.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
@@ -36,7 +33,7 @@ fn monotonic_ns() -> u64 {
 }
 
 /// The record of the only call that `act` makes.
-fn record_of(records: ThreadRecords, act: impl FnOnce()) -> Result<Call, Failure> {
+pub fn record_of(records: ThreadRecords, act: impl FnOnce()) -> Result<Call, Failure> {
     let (before, began) = (records.sequence(), monotonic_ns());
     act();
     let ended = monotonic_ns();
@@ -90,6 +87,22 @@ pub fn records(arguments: Arguments) -> Outcome {
     print_line("ok")
 }
 
+/// A call that seccomp rejects has a record without times.
+pub fn rejected(arguments: Arguments) -> Outcome {
+    arguments.end()?;
+    let records = own()?;
+    seccomp::deny_getppid()?;
+    // SAFETY: takes no arguments.
+    let call = record_of(records, || unsafe { _ = libc::syscall(libc::SYS_getppid) })?;
+    let is_getppid = i64::from(call.number) == libc::SYS_getppid;
+    let is_right = call.is_rejected == 1 && call.result == -i64::from(libc::EPERM);
+    expect(is_getppid && is_right && call.wall_ns == 0 && call.sleeps().is_empty(), &call)?;
+    // SAFETY: no such descriptor.
+    let next = record_of(records, || unsafe { _ = libc::close(-1) })?;
+    expect(next.is_rejected == 0 && next.wall_ns > 0, &next)?;
+    print_line("ok")
+}
+
 /// Sleeps in two sites.
 pub fn sleeps(arguments: Arguments) -> Outcome {
     arguments.end()?;
@@ -125,7 +138,8 @@ fn check_sleep(records: ThreadRecords, part: &str, mut sleep: impl FnMut()) -> O
     Err(failed("no sleep has a known site"))
 }
 
-/// A thread makes calls whose results are their numbers. Another one reads its records meanwhile.
+/// A thread makes calls whose results are their numbers. Another one reads its records meanwhile:
+/// each record is whole, or is counted as a gap.
 pub fn concurrent(mut arguments: Arguments) -> Outcome {
     let calls = arguments.number("N", 1..=100_000_000)?;
     arguments.end()?;
@@ -144,25 +158,39 @@ pub fn concurrent(mut arguments: Arguments) -> Outcome {
         is_over.store(true, Ordering::SeqCst);
         reader.join().expect("it has not panicked").map(|read| (read, recorded))
     });
-    let (read, recorded) = outcome?;
+    let (Read { whole, gaps }, recorded) = outcome?;
     // The creation of the thread is recorded, too.
-    if recorded < calls || recorded > calls + 100 {
+    if recorded < calls || recorded > calls + 100 || records.losses() != 0 {
         return Err(failed(format!("{recorded} of {calls} calls were recorded")));
     }
-    if read == 0 {
-        return Err(failed("no record was read"));
+    if whole == 0 || whole + gaps < recorded {
+        return Err(failed(format!("{whole} records read, {gaps} gaps, of {recorded}")));
     }
-    print_line(&format!("ok: {read} records read"))
+    print_line(&format!("ok: {whole} records read, {gaps} gaps"))
 }
 
-/// Reads until the other thread is over. Each number must have one result for ever, so the
-/// difference between them is the same for all records of lseek.
-fn read_while(records: ThreadRecords, base: u64, is_over: &AtomicBool) -> Result<u64, Failure> {
-    let (mut read, mut difference) = (0, None);
-    while !is_over.load(Ordering::SeqCst) {
+/// How many records were read, and how many were overwritten before.
+#[derive(Default)]
+struct Read {
+    whole: u64,
+    gaps: u64,
+}
+
+/// Reads each record in turn until the other thread is over. Each number must have one result for
+/// ever, so the difference between them is the same for all records of lseek.
+fn read_while(records: ThreadRecords, base: u64, is_over: &AtomicBool) -> Result<Read, Failure> {
+    let (mut read, mut difference, mut next) = (Read::default(), None, base + 1);
+    loop {
+        let was_over = is_over.load(Ordering::SeqCst);
         let latest = records.sequence();
-        for number in (base + 1).max(latest.saturating_sub(DEPTHS))..=latest {
-            let Some(call) = records.call(number) else { continue };
+        while next <= latest {
+            let number = next;
+            next += 1;
+            let Some(call) = records.call(number) else {
+                read.gaps += 1;
+                continue;
+            };
+            read.whole += 1;
             if i64::from(call.number) != libc::SYS_lseek {
                 continue;
             }
@@ -170,10 +198,11 @@ fn read_while(records: ThreadRecords, base: u64, is_over: &AtomicBool) -> Result
             if *difference.get_or_insert(now) != now || call.wall_ns == 0 {
                 return Err(failed(format!("record {number} is torn: {call:?}")));
             }
-            read += 1;
+        }
+        if was_over {
+            return Ok(read);
         }
     }
-    Ok(read)
 }
 
 fn tempfile() -> Result<File, Failure> {
@@ -184,188 +213,4 @@ fn tempfile() -> Result<File, Failure> {
     }
     // SAFETY: a new descriptor that nobody else owns.
     Ok(unsafe { std::os::fd::FromRawFd::from_raw_fd(descriptor) })
-}
-
-/// Threads, a forked child and an executed program each have records of their own.
-pub fn inherit(arguments: Arguments) -> Outcome {
-    arguments.end()?;
-    let records = own()?;
-    let other = thread::spawn(|| own().and_then(check_own)).join().expect("it has not panicked")?;
-    if other == records {
-        return Err(failed("two threads have the same records"));
-    }
-    let before = records.sequence();
-    // SAFETY: the child makes only calls that may be made after a fork of several threads, of which
-    // this process has one now.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        let outcome = check_child(records);
-        if let Err(failure) = &outcome {
-            eprintln!("in the child: {}", failure.message());
-        }
-        // SAFETY: ends the child.
-        unsafe { libc::_exit(i32::from(outcome.is_err())) };
-    }
-    let mut status = 0;
-    // SAFETY: a valid destination.
-    unsafe { libc::waitpid(child, &raw mut status, 0) };
-    if status != 0 || records.latest(before).is_none() {
-        return Err(failed(format!("the child has ended with {status}")));
-    }
-    check_own(records)?;
-    let program = env::current_exe().map_err(|error| os_failure("find the program", error))?;
-    Err(os_failure("execute", Command::new(program).arg("in-band-records").exec()))
-}
-
-fn check_own(records: ThreadRecords) -> Result<ThreadRecords, Failure> {
-    // SAFETY: takes no arguments.
-    record_of(records, || unsafe { _ = libc::syscall(libc::SYS_gettid) })?;
-    Ok(records)
-}
-
-fn check_child(inherited: ThreadRecords) -> Outcome {
-    if inherited.sequence() != 0 || inherited.call(1).is_some() {
-        return Err(failed("the child reads its parent's records"));
-    }
-    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    if maps.contains("bpf-map") {
-        return Err(failed("the child has its parent's memory"));
-    }
-    let own = own()?;
-    if own == inherited {
-        return Err(failed("the child's records are its parent's"));
-    }
-    check_own(own).map(drop)
-}
-
-/// Reads its records until they do not advance any more, which each call must show at once.
-pub fn until_stale(arguments: Arguments) -> Outcome {
-    arguments.end()?;
-    let records = own()?;
-    print_line("reading")?;
-    let mut latest = None;
-    loop {
-        let before = records.sequence();
-        let began = monotonic_ns();
-        nap(1)?;
-        match records.latest(before) {
-            Some(call) if call.ended_ns >= began => latest = Some(call),
-            Some(call) => return Err(failed(format!("stale data looks fresh: {call:?}"))),
-            None => break,
-        }
-    }
-    for _ in 0..100 {
-        let before = records.sequence();
-        nap(0)?;
-        if records.latest(before).is_some() {
-            return Err(failed("a call was recorded after the end"));
-        }
-    }
-    if latest.is_none() {
-        return Err(failed("no call was recorded"));
-    }
-    print_line("stale")
-}
-
-/// Tries to write to its memory, and to get another process's. PID is another process with records.
-pub fn isolation(mut arguments: Arguments) -> Outcome {
-    let other = arguments.number("PID", 1..=u64::from(u32::MAX))? as u32;
-    arguments.end()?;
-    own()?;
-    // SAFETY: takes no arguments and cannot fail.
-    let (errno, descriptor) = request(unsafe { libc::gettid() } as u32)?;
-    let Some(descriptor) = descriptor else {
-        return Err(failed(format!("no memory was given: {errno}")));
-    };
-    // bpf/wire/in_band.h: IN_BAND_PAGE and IN_BAND_ENTRIES
-    let (page, entries, shared) = (4096, 257, libc::MAP_SHARED);
-    let write = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: new mappings of a descriptor.
-    let (writable, readable) = unsafe {
-        (
-            libc::mmap(ptr::null_mut(), page, write, shared, descriptor, 0),
-            libc::mmap(ptr::null_mut(), page, libc::PROT_READ, shared, descriptor, 0),
-        )
-    };
-    if writable != libc::MAP_FAILED || readable == libc::MAP_FAILED {
-        return Err(failed("the memory is not just to read"));
-    }
-    // SAFETY: the mapping of above.
-    if unsafe { libc::mprotect(readable, page, write) } == 0 {
-        return Err(failed("the memory can be made writable"));
-    }
-    // SAFETY: beyond the memory.
-    let beyond = unsafe {
-        libc::mmap(
-            ptr::null_mut(),
-            page,
-            libc::PROT_READ,
-            shared,
-            descriptor,
-            entries * page as i64,
-        )
-    };
-    if beyond != libc::MAP_FAILED {
-        return Err(failed("there is memory beyond the process's own"));
-    }
-    if update(descriptor) {
-        return Err(failed("bpf(2) changes the memory"));
-    }
-    let (errno, descriptor) = request(other)?;
-    if descriptor.is_some() || errno != libc::ESRCH {
-        return Err(failed(format!("a thread of another process got a reply: {errno}")));
-    }
-    print_line("ok")
-}
-
-/// Asks for the records of a thread, as libtollgate does. Returns the errno and the descriptor.
-fn request(tid: u32) -> Result<(i32, Option<RawFd>), Failure> {
-    let name = env::var("TOLLGATE_IN_BAND").unwrap_or_default();
-    let ask = || -> io::Result<(i32, Option<RawFd>)> {
-        let address = SocketAddr::from_abstract_name(name.trim_start_matches('@'))?;
-        let mut stream = UnixStream::connect_addr(&address)?;
-        stream.write_all([1, tid].map(u32::to_ne_bytes).as_flattened())?;
-        let (mut word, mut control) = ([0_u8; 4], [0_u64; 4]);
-        let mut part = libc::iovec { iov_base: word.as_mut_ptr().cast(), iov_len: 4 };
-        // SAFETY: all bytes may be zero; the parts outlive the call.
-        unsafe {
-            let mut message: libc::msghdr = mem::zeroed();
-            message.msg_iov = &raw mut part;
-            message.msg_iovlen = 1;
-            message.msg_control = control.as_mut_ptr().cast();
-            message.msg_controllen = size_of_val(&control);
-            libc::recvmsg(stream.as_raw_fd(), &raw mut message, 0);
-            let header = libc::CMSG_FIRSTHDR(&raw const message);
-            let descriptor =
-                (!header.is_null()).then(|| libc::CMSG_DATA(header).cast::<i32>().read_unaligned());
-            Ok((i32::from_ne_bytes(word), descriptor))
-        }
-    };
-    ask().map_err(|error| os_failure("ask for records", error))
-}
-
-/// Whether an entry can be changed by bpf(2).
-fn update(map: RawFd) -> bool {
-    // linux/bpf.h: BPF_MAP_UPDATE_ELEM and its part of union bpf_attr
-    const UPDATE: i32 = 2;
-    #[repr(C)]
-    struct Attributes {
-        map: u32,
-        unused: u32,
-        key: u64,
-        value: u64,
-        flags: u64,
-    }
-    let (key, value) = (1_u32, [0xff_u8; 4096]);
-    let attributes = Attributes {
-        map: map as u32,
-        unused: 0,
-        key: (&raw const key).addr() as u64,
-        value: (&raw const value).addr() as u64,
-        flags: 0,
-    };
-    // SAFETY: the key and the value have the sizes of the map's.
-    unsafe {
-        libc::syscall(libc::SYS_bpf, UPDATE, &raw const attributes, size_of::<Attributes>()) == 0
-    }
 }

@@ -65,10 +65,15 @@ fn denied_calls(times: u64) -> Outcome {
     Ok(())
 }
 
+/// From now on, getppid fails with EPERM.
+pub fn deny_getppid() -> Outcome {
+    install(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32)
+}
+
 pub fn errno(mut arguments: Arguments) -> Outcome {
     let times = arguments.number("N", 0..=MAX_REPETITIONS)?;
     arguments.end()?;
-    install(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32)?;
+    deny_getppid()?;
     denied_calls(times)?;
     for _ in 0..times {
         raw::getuid();

@@ -7,11 +7,11 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use identity::hash::GOLDEN_64;
-use libbpf_rs::{MapFlags, MapHandle, MapType};
+use libbpf_rs::{MapFlags, MapHandle};
 use zerocopy::FromBytes;
 
 use crate::error::{ErrorContext, Result};
-use crate::mapped_array::{Field, MappedArray, atomic_field, field};
+use crate::mapped_array::{Field, MappedArray, atomic_field, field, new_mappable};
 use crate::wire;
 
 /// pH's profile of one program, mapped into memory.
@@ -96,20 +96,7 @@ const GOLDEN_32: u32 = 0x9e37_79b1;
 
 /// Makes a BPF array with one entry, which user space can map into memory.
 pub(crate) fn new_map<T: FromBytes>(name: &str) -> Result<MapHandle> {
-    let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
-        sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
-        map_flags: libbpf_rs::libbpf_sys::BPF_F_MMAPABLE,
-        ..Default::default()
-    };
-    MapHandle::create(
-        MapType::Array,
-        Some(name),
-        size_of::<u32>() as u32,
-        size_of::<T>() as u32,
-        1,
-        &options,
-    )
-    .doing("making a program's profile")
+    new_mappable(name, size_of::<T>() as u32, 1).doing("making a program's profile")
 }
 
 impl KernelProfile {

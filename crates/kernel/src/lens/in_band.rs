@@ -2,21 +2,17 @@
 //! (docs/decisions/0012-in-band.md).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, IoSlice};
-use std::mem;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use libbpf_rs::{MapCore as _, MapFlags, MapHandle, MapType};
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use zerocopy::{FromBytes as _, FromZeros as _, IntoBytes as _};
 
 use crate::cpus;
 use crate::error::{Error, ErrorContext as _, Result};
 use crate::gate::{Gate, KernelSide, LazyMaps, Lock};
-use crate::mapped_array::{MappedArray, atomic_field, field};
-use crate::process;
+use crate::mapped_array::{MappedArray, atomic_field, field, new_mappable};
+use crate::process::{self, ProcessRef};
 use crate::skeletons::gate::OpenGateMaps;
 use crate::wire;
 
@@ -39,11 +35,10 @@ impl From<Error> for Unavailable {
 
 /// The memory of one process.
 struct ProcessMemory {
-    /// As this process's PID namespace numbers it.
-    pid: u32,
-    /// Is readable once the process has ended.
-    pidfd: OwnedFd,
+    process: ProcessRef,
     map: MapHandle,
+    /// The kernel's number of the map.
+    number: u32,
     /// The entry that was given to a thread last. Entries are used in turn, so that a new thread
     /// seldom finds the records of one that has ended.
     latest: u32,
@@ -54,10 +49,8 @@ pub struct InBandTable {
     session: u32,
     /// The session is about to end.
     is_closed: bool,
-    owners: MappedArray<wire::in_band_owner>,
+    tables: Tables,
     threads: MappedArray<wire::thread_state>,
-    memory: MapHandle,
-    sites: MapHandle,
     /// By the numbers of the processes in the gate.
     processes: BTreeMap<u32, ProcessMemory>,
 }
@@ -66,6 +59,9 @@ pub struct InBandTable {
 pub struct GrantedEntry {
     /// The memory of the process, which can be mapped for reading only.
     pub memory: OwnedFd,
+    /// Its number. No other memory has had it since the machine started, unless the numbers have
+    /// wrapped around.
+    pub memory_number: u32,
     /// The entry of the thread in it.
     pub entry: u32,
 }
@@ -73,16 +69,11 @@ pub struct GrantedEntry {
 impl InBandTable {
     /// Without processes. The gate must have been loaded with in-band records.
     pub fn new(gate: &Gate, session: u32) -> Result<Self> {
-        let copy = |name| {
-            MapHandle::from_map_id(gate.maps.id(name)?).doing("opening the maps of in-band records")
-        };
         Ok(Self {
             session,
             is_closed: false,
-            owners: owners(gate)?,
+            tables: Tables::open(gate)?,
             threads: MappedArray::new(gate.maps.get(".bss.threads"), wire::THREADS)?,
-            memory: copy("in_band_memory")?,
-            sites: copy("in_band_sites")?,
             processes: BTreeMap::new(),
         })
     }
@@ -102,19 +93,22 @@ impl InBandTable {
         let slot = process::thread_of_own_number(pid, tid).and_then(|tid| self.slot_of(tid));
         let slot = slot.filter(|_| !self.is_closed).ok_or(Unavailable::NotGated)?;
         self.remove_ended()?;
-        let process = match self.processes.iter().find(|(_, memory)| memory.pid == pid) {
+        let process = match self.processes.iter().find(|(_, memory)| memory.process.pid == pid) {
             Some((number, _)) => *number,
             None => self.add_process(pid)?.ok_or(Unavailable::Full)?,
         };
         let entry_of = |slot: u32| {
-            let lens = self.threads.read(slot).lens;
-            (u32::from(lens.in_band_process) == process).then_some(u32::from(lens.in_band_entry))
+            let thread = self.threads.read(slot);
+            // A slot that a thread has left keeps its content.
+            let is_its = thread.task != 0 && u32::from(thread.lens.in_band_process) == process;
+            is_its.then_some(u32::from(thread.lens.in_band_entry))
         };
         let memory = self.processes.get_mut(&process).expect("found or added above");
         let descriptor = memory.map.as_fd().try_clone_to_owned().doing("copy a descriptor")?;
+        let granted = GrantedEntry { memory: descriptor, memory_number: memory.number, entry: 0 };
         // A thread that asks again keeps its entry.
         if let Some(entry) = entry_of(slot) {
-            return Ok(GrantedEntry { memory: descriptor, entry });
+            return Ok(GrantedEntry { entry, ..granted });
         }
         let used: BTreeSet<_> = (1..self.threads.entries()).filter_map(entry_of).collect();
         let mut entries = (memory.latest + 1..wire::IN_BAND_ENTRIES).chain(1..=memory.latest);
@@ -122,18 +116,18 @@ impl InBandTable {
         memory.latest = entry;
         field!(self.threads, slot, lens.in_band_entry).write(entry as u16);
         field!(self.threads, slot, lens.in_band_process).write(process as u8);
-        Ok(GrantedEntry { memory: descriptor, entry })
+        Ok(GrantedEntry { entry, ..granted })
     }
 
     /// The address of the kernel's code that is a site of a process. `None`: it has no such site.
     pub fn site_address(&self, pid: u32, site: u32) -> Option<u64> {
-        let (process, _) = self.processes.iter().find(|(_, memory)| memory.pid == pid)?;
+        let (process, _) = self.processes.iter().find(|(_, memory)| memory.process.pid == pid)?;
         let is_site = |key: &wire::in_band_site_key| {
-            let found = self.sites.lookup(key.as_bytes(), MapFlags::ANY);
+            let found = self.tables.sites.lookup(key.as_bytes(), MapFlags::ANY);
             key.process == *process
                 && matches!(found, Ok(Some(number)) if number == site.to_ne_bytes())
         };
-        let keys = self.sites.keys();
+        let keys = self.tables.sites.keys();
         let mut keys = keys.filter_map(|key| wire::in_band_site_key::read_from_bytes(&key).ok());
         keys.find(is_site).map(|key| key.address)
     }
@@ -151,33 +145,37 @@ impl InBandTable {
 
     /// `None`: all numbers are in use.
     fn add_process(&mut self, pid: u32) -> Result<Option<u32>> {
-        let pidfd = process::open_pidfd(pid).doing(format!("find process {pid}"))?;
+        let process = ProcessRef::open(pid).doing(format!("find process {pid}"))?;
         let map = new_memory()?;
+        let information = map.info().doing("finding memory for in-band records")?;
+        let memory = ProcessMemory { process, map, number: information.info.id, latest: 0 };
         let _lock = Lock::take()?;
-        let is_free = |number: &u32| self.owners.read(*number).session == 0;
+        let is_free = |number: &u32| self.tables.owners.read(*number).session == 0;
         let Some(number) = (1..wire::IN_BAND_PROCESSES).find(is_free) else { return Ok(None) };
-        self.memory
-            .update(&number.to_ne_bytes(), &map.as_fd().as_raw_fd().to_ne_bytes(), MapFlags::ANY)
+        self.tables
+            .memory
+            .update(
+                &number.to_ne_bytes(),
+                &memory.map.as_fd().as_raw_fd().to_ne_bytes(),
+                MapFlags::ANY,
+            )
             .doing("giving a process memory for in-band records")?;
-        self.owners.write(number, wire::in_band_owner { session: self.session, sites: 0 });
-        self.processes.insert(number, ProcessMemory { pid, pidfd, map, latest: 0 });
+        self.tables.owners.write(number, wire::in_band_owner { session: self.session, sites: 0 });
+        self.processes.insert(number, memory);
         Ok(Some(number))
     }
 
     /// Frees the memory of processes that have ended.
     fn remove_ended(&mut self) -> Result<()> {
-        let has_ended = |memory: &ProcessMemory| {
-            process::wait_readable(memory.pidfd.as_raw_fd(), Duration::ZERO)
-        };
         let ended: Vec<_> = self
             .processes
             .iter()
-            .filter(|(_, memory)| has_ended(memory))
+            .filter(|(_, memory)| !memory.process.lives())
             .map(|(number, _)| *number)
             .collect();
         if !ended.is_empty() {
             let _lock = Lock::take()?;
-            remove(&self.owners, &self.threads, &self.memory, &self.sites, &ended);
+            self.tables.remove(&self.threads, &ended);
             self.processes.retain(|number, _| !ended.contains(number));
         }
         Ok(())
@@ -191,14 +189,7 @@ fn owners(gate: &Gate) -> Result<MappedArray<wire::in_band_owner>> {
 /// Makes the memory of a process. From then on, only BPF programs can write to it: a process that
 /// has its descriptor cannot (v6.18 kernel/bpf/syscall.c, map_freeze and bpf_map_mmap).
 fn new_memory() -> Result<MapHandle> {
-    let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
-        sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
-        map_flags: libbpf_rs::libbpf_sys::BPF_F_MMAPABLE,
-        ..Default::default()
-    };
-    let (key, value) = (size_of::<u32>() as u32, wire::IN_BAND_PAGE);
-    let name = Some("tollgate_inband");
-    let map = MapHandle::create(MapType::Array, name, key, value, wire::IN_BAND_ENTRIES, &options)
+    let map = new_mappable("tollgate_inband", wire::IN_BAND_PAGE, wire::IN_BAND_ENTRIES)
         .doing("making memory for in-band records")?;
     let mut own = wire::in_band_process::new_zeroed();
     own.version = wire::IN_BAND_VERSION;
@@ -208,36 +199,79 @@ fn new_memory() -> Result<MapHandle> {
     Ok(map)
 }
 
-/// Removes processes. The caller has the lock.
-fn remove(
-    owners: &MappedArray<wire::in_band_owner>,
-    threads: &MappedArray<wire::thread_state>,
-    memory: &MapHandle,
-    sites: &MapHandle,
-    processes: &[u32],
-) {
-    let is_removed = |process: u32| processes.contains(&process);
-    for slot in 1..threads.entries() {
-        if is_removed(u32::from(threads.read(slot).lens.in_band_process)) {
-            field!(threads, slot, lens.in_band_process).write(0);
+/// The maps of in-band records.
+struct Tables {
+    owners: MappedArray<wire::in_band_owner>,
+    waits: MappedArray<wire::in_band_wait>,
+    counters: MappedArray<wire::in_band_counters>,
+    counter_of: MapHandle,
+    memory: MapHandle,
+    sites: MapHandle,
+}
+
+impl Tables {
+    fn open(gate: &Gate) -> Result<Self> {
+        let copy = |name| {
+            MapHandle::from_map_id(gate.maps.id(name)?).doing("opening the maps of in-band records")
+        };
+        Ok(Self {
+            owners: owners(gate)?,
+            waits: MappedArray::new(gate.maps.get("in_band_waits"), wire::THREADS)?,
+            counters: MappedArray::new(gate.maps.get("in_band_counters"), 1)?,
+            counter_of: copy("in_band_counter_of")?,
+            memory: copy("in_band_memory")?,
+            sites: copy("in_band_sites")?,
+        })
+    }
+
+    /// Removes processes. The caller has the lock.
+    fn remove(&self, threads: &MappedArray<wire::thread_state>, processes: &[u32]) {
+        let is_removed = |process: u32| processes.contains(&process);
+        let process_of = |slot: &u32| u32::from(threads.read(*slot).lens.in_band_process);
+        let slots: Vec<_> =
+            (1..threads.entries()).filter(|slot| is_removed(process_of(slot))).collect();
+        for slot in &slots {
+            field!(threads, *slot, lens.in_band_process).write(0);
+        }
+        // From now on, no record is written to the memory, and no sleep of these threads begins.
+        cpus::wait_for_all();
+        slots.iter().for_each(|slot| self.end_wait(*slot));
+        for process in processes {
+            // A failure leaves memory that the next process with this number replaces.
+            let _ = self.memory.delete(&process.to_ne_bytes());
+        }
+        let keys: Vec<_> = self.sites.keys().collect();
+        for key in keys {
+            let site = wire::in_band_site_key::read_from_bytes(&key);
+            if site.is_ok_and(|site| is_removed(site.process)) {
+                let _ = self.sites.delete(&key);
+            }
+        }
+        for process in processes {
+            field!(self.owners, *process, sites).write(0);
+            atomic_field!(self.owners, *process, session).store(0, Ordering::SeqCst);
+        }
+        if (1..wire::IN_BAND_PROCESSES).all(|number| self.owners.read(number).session == 0) {
+            self.free_counters();
         }
     }
-    // From now on, no record is written to the memory.
-    cpus::wait_for_all();
-    for process in processes {
-        // A failure leaves memory that the next process with this number replaces.
-        let _ = memory.delete(&process.to_ne_bytes());
-    }
-    let keys: Vec<_> = sites.keys().collect();
-    for key in keys {
-        let site = wire::in_band_site_key::read_from_bytes(&key);
-        if site.is_ok_and(|site| is_removed(site.process)) {
-            let _ = sites.delete(&key);
+
+    /// A thread that sleeps does not count as one any more.
+    fn end_wait(&self, slot: u32) {
+        let both = atomic_field!(self.waits, slot, counters).swap(0, Ordering::SeqCst);
+        for counter in [both & 0xffff, both >> 16].into_iter().filter(|counter| *counter != 0) {
+            let waiting = atomic_field!(self.counters, 0, waiting[counter as usize]);
+            waiting.fetch_sub(1, Ordering::SeqCst);
         }
     }
-    for process in processes {
-        field!(owners, *process, sites).write(0);
-        atomic_field!(owners, *process, session).store(0, Ordering::SeqCst);
+
+    /// Makes room for other sites. Nobody has records.
+    fn free_counters(&self) {
+        let keys: Vec<_> = self.counter_of.keys().collect();
+        for key in keys {
+            let _ = self.counter_of.delete(&key);
+        }
+        field!(self.counters, 0, used).write(0);
     }
 }
 
@@ -246,52 +280,23 @@ fn remove_of_sessions(
     gate: &Gate,
     owners: &MappedArray<wire::in_band_owner>,
     is_removed: impl Fn(u32) -> bool,
-) {
+) -> Result<()> {
     let is_its = |number: &u32| {
         let owner = owners.read(*number).session;
         owner != 0 && is_removed(owner)
     };
     let processes: Vec<_> = (1..wire::IN_BAND_PROCESSES).filter(is_its).collect();
     if !processes.is_empty() {
-        let (memory, sites) = (gate.maps.get("in_band_memory"), gate.maps.get("in_band_sites"));
-        remove(owners, &gate.threads, memory, sites, &processes);
+        Tables::open(gate)?.remove(&gate.threads, &processes);
     }
-}
-
-/// Sends a reply over a socket, with a descriptor.
-pub fn send_with_descriptor(
-    socket: &UnixStream,
-    bytes: &[u8],
-    descriptor: &OwnedFd,
-) -> io::Result<()> {
-    let mut part = IoSlice::new(bytes);
-    // Room for one descriptor, aligned as a header.
-    let mut control = [0_u64; 4];
-    let space = u32::try_from(size_of::<i32>()).expect("a small number");
-    // SAFETY: the header's parts point to buffers that outlive the call. CMSG_FIRSTHDR points into
-    // `control`, which has CMSG_SPACE(4) = 24 bytes and more.
-    let sent = unsafe {
-        let mut message: libc::msghdr = mem::zeroed();
-        message.msg_iov = (&raw mut part).cast();
-        message.msg_iovlen = 1;
-        message.msg_control = control.as_mut_ptr().cast();
-        message.msg_controllen = libc::CMSG_SPACE(space) as usize;
-        let header = libc::CMSG_FIRSTHDR(&raw const message);
-        (*header).cmsg_level = libc::SOL_SOCKET;
-        (*header).cmsg_type = libc::SCM_RIGHTS;
-        (*header).cmsg_len = libc::CMSG_LEN(space) as usize;
-        libc::CMSG_DATA(header).cast::<i32>().write_unaligned(descriptor.as_raw_fd());
-        libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL)
-    };
-    match sent {
-        -1 => Err(io::Error::last_os_error()),
-        _ => Ok(()),
-    }
+    Ok(())
 }
 
 fn shrink_maps(maps: &mut OpenGateMaps) -> Result<()> {
     const SIZING: &str = "shrinking the maps of in-band records, which are not used";
     maps.in_band_memory.set_max_entries(1).doing(SIZING)?;
+    maps.in_band_waits.set_max_entries(1).doing(SIZING)?;
+    maps.in_band_counter_of.set_max_entries(1).doing(SIZING)?;
     maps.in_band_sites.set_max_entries(1).doing(SIZING)
 }
 
@@ -313,7 +318,7 @@ impl KernelSide for InBandKernelSide {
             return;
         }
         if let Ok(owners) = owners(gate) {
-            remove_of_sessions(gate, &owners, |owner| owner == session);
+            let _ = remove_of_sessions(gate, &owners, |owner| owner == session);
         }
     }
 
@@ -336,7 +341,7 @@ impl KernelSide for InBandKernelSide {
         if (1..wire::IN_BAND_PROCESSES).any(has_left)
             && let Some(_lock) = Lock::try_take()?
         {
-            remove_of_sessions(gate, &owners, is_left);
+            remove_of_sessions(gate, &owners, is_left)?;
         }
         Ok(())
     }

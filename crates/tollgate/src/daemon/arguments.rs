@@ -14,8 +14,8 @@ use crate::process_selection;
 pub struct DaemonArguments {
     /// Only learn; learn and report anomalies; or learn, report and respond
     ///
-    /// The default is watch. With --services, --pace or --plugin, the daemon guards nothing by
-    /// default.
+    /// The default is watch. With --services, --pace, --plugin or --in-band, the daemon guards
+    /// nothing by default.
     #[arg(long = "guard", value_enum, value_name = "MODE", require_equals = true)]
     pub mode: Option<Mode>,
     /// Activate the services and rules of this file (`tollgate service check` checks a file)
@@ -54,6 +54,13 @@ pub struct DaemonArguments {
     /// Serve metrics for Prometheus over HTTP at this address, such as 127.0.0.1:9478
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub metrics: Option<String>,
+    /// Let each gated program read records of its own latest calls in its own memory
+    /// (docs/in-band.md)
+    ///
+    /// Programs of all users request them at in-band.sock, in the folder of the control socket. All
+    /// calls of gated programs are timed.
+    #[arg(long)]
+    pub in_band: bool,
     #[command(flatten)]
     pub socket: SocketOption,
     #[command(flatten)]
@@ -70,4 +77,5 @@ Examples:
   tollgate daemon --guard=enforce --events /var/log/tollgate.jsonl
   tollgate daemon --services /etc/tollgate/services.toml
   tollgate daemon --pace /etc/tollgate/tasks.toml
-  tollgate daemon --plugin /etc/tollgate/slow-open.ec";
+  tollgate daemon --plugin /etc/tollgate/slow-open.ec
+  tollgate daemon --in-band --unit nginx";

@@ -1,22 +1,21 @@
 //! Serves the control socket.
 
-use std::fs;
-use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use control::{Reply, Response, write_line};
 use serde_json::Value;
 
 use crate::extension::NOT_UNDERSTOOD;
 use crate::format::shown_path;
+use crate::socket_file::SocketFile;
 
 /// Only root sends requests; the largest one imports all baselines of a large store.
 const MAX_REQUEST_LEN: u64 = 1 << 30;
@@ -41,53 +40,19 @@ pub struct PendingRequest {
 }
 
 /// A listening control socket; its file exists as long as this value.
-pub struct ControlSocket {
-    path: PathBuf,
-    listener: UnixListener,
-}
+pub struct ControlSocket(SocketFile);
 
 impl ControlSocket {
-    /// Listens at a path. Fails if another daemon listens there, but replaces a socket that a
-    /// killed daemon left.
+    /// Listens at a path.
     pub fn listen(path: &Path) -> Result<Self> {
-        let context = || format!("cannot listen at {}", shown_path(path));
-        if UnixStream::connect(path).is_ok() {
-            bail!(
-                "a daemon is already listening at {}: `tollgate guard status`, `service report` \
-                or `plugin list` shows its state",
+        let in_use = || {
+            format!(
+                "a daemon is already listening at {}: `tollgate guard status`, `service report` or \
+                `plugin list` shows its state",
                 shown_path(path)
-            );
-        }
-        if let Some(folder) =
-            path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists())
-        {
-            // Create only a folder directly in /run, because such folders disappear at a reboot.
-            // Any other missing folder may be a typing error.
-            ensure!(
-                folder.parent() == Some(Path::new("/run")),
-                "cannot listen at {}: there is no folder {}",
-                shown_path(path),
-                shown_path(folder)
-            );
-            match fs::DirBuilder::new().mode(0o755).create(folder) {
-                // Another daemon has created the folder at the same moment.
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-                made => {
-                    made.with_context(|| format!("cannot make the folder {}", shown_path(folder)))?
-                }
-            }
-        }
-        match fs::symlink_metadata(path) {
-            Ok(there) if !there.file_type().is_socket() => {
-                bail!("{} exists and is not a socket, so it was not replaced", shown_path(path))
-            }
-            Ok(_) => fs::remove_file(path).with_context(context)?,
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Err(error).with_context(context),
-        }
-        let listener = UnixListener::bind(path).with_context(context)?;
-        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).with_context(context)?;
-        Ok(Self { path: path.to_owned(), listener })
+            )
+        };
+        Ok(Self(SocketFile::listen(path, 0o600, in_use)?))
     }
 
     /// Starts to serve connections. Requests come through the channel. The stream is readable when
@@ -96,7 +61,7 @@ impl ControlSocket {
         let (to_daemon, requests) = channel();
         let (wake, awake) = UnixStream::pair()?;
         awake.set_nonblocking(true)?;
-        let listener = self.listener.try_clone()?;
+        let listener = self.0.listener().try_clone()?;
         let counts = Mutex::default();
         let pool = Arc::new(ConnectionPool { listener, to_daemon, wake, counts });
         ensure!(pool.ensure_waiting_thread(), "cannot start a thread for the control socket");
@@ -170,12 +135,6 @@ impl ConnectionPool {
             }
             counts.waiting += 1;
         }
-    }
-}
-
-impl Drop for ControlSocket {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
     }
 }
 

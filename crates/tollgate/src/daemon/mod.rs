@@ -23,7 +23,7 @@ use serde_json::Value;
 use crate::extension::{ExtensionSetup, NOT_UNDERSTOOD};
 use crate::format::printable;
 use crate::guard::{self, Events, GuardSetup, Mode, Policy, ProgramFilter};
-use crate::lens::LensSetup;
+use crate::lens::{InBandSocket, LensSetup};
 use crate::output::log_message;
 use crate::pace::{self, PacingSetup};
 use crate::plugin::{self, PluginScope, PluginSetup};
@@ -64,13 +64,14 @@ struct Daemon<'a> {
 fn policy(arguments: &DaemonArguments) -> Result<Option<Policy>> {
     let has_others = arguments.services.is_some()
         || arguments.pace.file.is_some()
+        || arguments.in_band
         || !arguments.plugins.is_empty();
     let mode = arguments.mode.or((!has_others).then_some(Mode::Watch));
     let Some(mode) = mode else {
         if !arguments.exe.is_empty() || !arguments.exempt.is_empty() || arguments.events.is_some() {
             bail!(
-                "--exe, --exempt and --events need a guard: with --services, --pace or --plugin, \
-                add --guard=watch"
+                "--exe, --exempt and --events need a guard: with --services, --pace, --plugin or \
+                --in-band, add --guard=watch"
             );
         }
         return Ok(None);
@@ -106,6 +107,8 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
     };
     let plugins = PluginSetup::of_daemon(sources, has_guard, scope)?;
     let control = ControlSocket::listen(&arguments.socket.path)?;
+    let in_band = arguments.in_band.then(|| InBandSocket::beside(&arguments.socket.path));
+    let in_band = in_band.transpose()?;
     // The extensions are called in this order.
     let mut extensions: Vec<Box<dyn ExtensionSetup>> = Vec::new();
     if let Some(policy) = policy {
@@ -125,7 +128,7 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
     extensions.push(Box::new(plugins));
     // `lens` is last, because it may read many counters, and the guard must release processes in
     // time.
-    extensions.push(Box::new(LensSetup::off()));
+    extensions.push(Box::new(in_band.map_or_else(LensSetup::off, LensSetup::in_band)));
     let page = Page::default();
     if let Some(address) = &arguments.metrics {
         log_message(&format!(

@@ -1,25 +1,30 @@
-//! Gives processes the memory of their in-band records. A process connects to a socket, whose name
-//! the command finds in its environment, and gets its own memory and nothing else.
+//! Gives processes the memory of their in-band records. A process connects to a socket and gets its
+//! own memory and nothing else.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{self, PipeWriter, Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use control::{Challenge, IN_BAND_REQUEST_LEN, IN_BAND_SOCKET, IN_BAND_VARIABLE, InBandRequest};
 use kernel::gate::Gate;
-use kernel::lens::in_band::{GrantedEntry, InBandTable, Unavailable, send_with_descriptor};
-use kernel::process;
+use kernel::lens::in_band::{GrantedEntry, InBandTable, Unavailable};
+use kernel::process::{self, ProcessRef};
+use kernel::socket_messages::{receive_with_sender, request_senders, send_with_descriptor};
 use kernel::symbols::KernelSymbols;
 
-/// The variable by which a command finds the socket. "@NAME" is a name in the abstract namespace
-/// (unix(7)), which needs no file.
-const VARIABLE: &str = "TOLLGATE_IN_BAND";
+use super::kernel_source::KernelLines;
+use crate::format::shown_path;
+use crate::socket_file::SocketFile;
+
 /// How long a process that has connected may take to send its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Further processes wait. A request takes some hundred microseconds.
@@ -28,32 +33,79 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The variable that a command of this process needs, with its value.
 pub fn command_variable() -> (OsString, OsString) {
-    (VARIABLE.into(), socket_name().into())
+    (IN_BAND_VARIABLE.into(), socket_name().into())
 }
 
+/// It is in the abstract namespace, so it works in a chroot and leaves no file behind.
 fn socket_name() -> String {
     format!("@tollgate-in-band-{}", std::process::id())
 }
 
+/// Where processes request their records.
+pub enum InBandSocket {
+    /// A command finds the name in its environment.
+    OfCommand(UnixListener),
+    OfDaemon(SocketFile),
+}
+
+impl InBandSocket {
+    /// Listens for the command of this process.
+    pub fn of_command() -> Result<Self> {
+        let name = socket_name();
+        let address = SocketAddr::from_abstract_name(name.trim_start_matches('@'));
+        let listener = address.and_then(|address| UnixListener::bind_addr(&address));
+        Ok(Self::OfCommand(listener.with_context(|| format!("cannot listen at {name}"))?))
+    }
+
+    /// Listens for all users, beside a daemon's control socket.
+    pub fn beside(control: &Path) -> Result<Self> {
+        let path = control.with_file_name(IN_BAND_SOCKET);
+        let in_use = || format!("another daemon gives in-band records at {}", shown_path(&path));
+        Ok(Self::OfDaemon(SocketFile::listen(&path, 0o666, in_use)?))
+    }
+
+    fn listener(&self) -> &UnixListener {
+        match self {
+            Self::OfCommand(listener) => listener,
+            Self::OfDaemon(file) => file.listener(),
+        }
+    }
+}
+
+/// What requests are about.
+struct Served {
+    table: Mutex<InBandTable>,
+    lines: KernelLines,
+}
+
+impl Served {
+    fn table(&self) -> MutexGuard<'_, InBandTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// The thread that serves the socket. It ends with this value.
 pub struct InBandServer {
+    /// Where a daemon's programs find it.
+    pub path: Option<PathBuf>,
     stop: Option<PipeWriter>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl InBandServer {
     /// Serves the processes of a session.
-    pub fn start(gate: &Gate, session: u32) -> Result<Self> {
-        let name = socket_name();
-        let address = SocketAddr::from_abstract_name(name.trim_start_matches('@'));
-        let listener = address.and_then(|address| UnixListener::bind_addr(&address));
-        let listener = listener.with_context(|| format!("cannot listen at {name}"))?;
-        let table = Arc::new(Mutex::new(InBandTable::new(gate, session)?));
+    pub fn start(socket: InBandSocket, gate: &Gate, session: u32) -> Result<Self> {
+        let table = Mutex::new(InBandTable::new(gate, session)?);
+        let served = Arc::new(Served { table, lines: KernelLines::default() });
+        let path = match &socket {
+            InBandSocket::OfCommand(_) => None,
+            InBandSocket::OfDaemon(file) => Some(file.path().to_owned()),
+        };
         let (stopped, stop) = io::pipe().context("cannot make a pipe")?;
         let thread = std::thread::Builder::new().name("in-band".into());
-        let thread = thread.spawn(move || serve(&listener, stopped.as_raw_fd(), &table));
+        let thread = thread.spawn(move || serve(socket.listener(), stopped.as_raw_fd(), &served));
         let thread = Some(thread.context("cannot start the thread for in-band records")?);
-        Ok(Self { stop: Some(stop), thread })
+        Ok(Self { path, stop: Some(stop), thread })
     }
 }
 
@@ -67,17 +119,13 @@ impl Drop for InBandServer {
     }
 }
 
-fn lock(table: &Mutex<InBandTable>) -> MutexGuard<'_, InBandTable> {
-    table.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn serve(listener: &UnixListener, stopped: i32, table: &Arc<Mutex<InBandTable>>) {
+fn serve(listener: &UnixListener, stopped: i32, served: &Arc<Served>) {
     let connections = Arc::new(AtomicUsize::new(0));
     loop {
         let [can_accept, has_stopped] =
             process::wait_for([listener.as_raw_fd(), stopped], Duration::MAX);
         if has_stopped {
-            lock(table).close();
+            served.table().close();
             return;
         }
         if !can_accept {
@@ -91,11 +139,11 @@ fn serve(listener: &UnixListener, stopped: i32, table: &Arc<Mutex<InBandTable>>)
             std::thread::sleep(RETRY_INTERVAL);
             continue;
         };
-        let (table, open) = (Arc::clone(table), Arc::clone(&connections));
+        let (served, open) = (Arc::clone(served), Arc::clone(&connections));
         open.fetch_add(1, Ordering::SeqCst);
         let reply = move || {
             // If the reply cannot be sent, the library in the process reports the error.
-            let _ = reply(&stream, &table);
+            let _ = reply(&stream, &served);
             open.fetch_sub(1, Ordering::SeqCst);
         };
         if std::thread::Builder::new().name("in-band-reply".into()).spawn(reply).is_err() {
@@ -104,40 +152,60 @@ fn serve(listener: &UnixListener, stopped: i32, table: &Arc<Mutex<InBandTable>>)
     }
 }
 
-/// The first word of a request. The second word is the number of the thread or of the site.
-const RECORDS_OF_THREAD: u32 = 1;
-const NAME_OF_SITE: u32 = 2;
-
-/// A request has two words of four bytes. The first word of a reply is an errno, or 0.
-fn reply(mut stream: &UnixStream, table: &Mutex<InBandTable>) -> Result<()> {
+/// Receives a request, and says who sends it. `None`: it is not one, or whoever sends it is not the
+/// process that has connected.
+///
+/// The kernel notes who connects, but a connection can be passed on, and when that process has
+/// ended, another one may get its number. The sender of the challenge's bytes has had the number
+/// since this process has opened it.
+fn receive(mut stream: &UnixStream) -> Result<Option<(ProcessRef, InBandRequest)>> {
     stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
-    let mut words = [[0; 4]; 2];
-    stream.read_exact(words.as_flattened_mut())?;
-    let [request, of] = words.map(u32::from_ne_bytes);
-    let Some(pid) = process::peer(stream.as_raw_fd()) else { return Ok(()) };
-    match request {
-        RECORDS_OF_THREAD => {
-            let added = lock(table).add_thread(pid, of);
-            reply_with_entry(stream, added)
-        }
-        NAME_OF_SITE => {
-            let address = lock(table).site_address(pid, of);
-            let name = address.and_then(|address| KernelSymbols::get().function(address));
-            stream.write_all(&0_u32.to_ne_bytes())?;
-            Ok(stream.write_all(name.unwrap_or_default().as_bytes())?)
-        }
-        _ => Ok(stream.write_all(&libc::EINVAL.to_ne_bytes())?),
-    }
+    let Some(peer) = process::peer(stream.as_raw_fd()) else { return Ok(None) };
+    request_senders(stream)?;
+    let mut challenge = Challenge::default();
+    File::open("/dev/urandom")?.read_exact(&mut challenge)?;
+    stream.write_all(&challenge)?;
+    let mut bytes = [0; IN_BAND_REQUEST_LEN];
+    let (length, sender) = receive_with_sender(stream, &mut bytes)?;
+    let request = InBandRequest::parse(&bytes[..length], challenge);
+    Ok(request.filter(|_| sender == peer.pid && peer.lives()).map(|request| (peer, request)))
 }
 
-/// The second word of the reply is the entry of the thread, and a descriptor comes with it.
+/// Serves a connection. The first word of the reply is an errno, or 0.
+fn reply(mut stream: &UnixStream, served: &Served) -> Result<()> {
+    let Some((peer, request)) = receive(stream)? else {
+        return Ok(stream.write_all(&libc::EINVAL.to_ne_bytes())?);
+    };
+    let address = |site| served.table().site_address(peer.pid, site);
+    let text = match request {
+        InBandRequest::Records(thread) => {
+            let added = served.table().add_thread(peer.pid, thread);
+            // What was read of the process by its number was that of this process.
+            let is_its = added.and_then(|entry| match peer.lives() {
+                true => Ok(entry),
+                false => Err(Unavailable::NotGated),
+            });
+            return reply_with_entry(stream, is_its);
+        }
+        InBandRequest::SiteName(site) => {
+            let name = address(site).and_then(|address| KernelSymbols::get().function(address));
+            name.map(str::to_owned)
+        }
+        InBandRequest::SiteSource(site) => {
+            address(site).and_then(|address| served.lines.of_call(address))
+        }
+    };
+    stream.write_all(&0_u32.to_ne_bytes())?;
+    Ok(stream.write_all(text.unwrap_or_default().as_bytes())?)
+}
+
 fn reply_with_entry(
     mut stream: &UnixStream,
     added: std::result::Result<GrantedEntry, Unavailable>,
 ) -> Result<()> {
     let errno = match added {
         Ok(granted) => {
-            let words = [0, granted.entry].map(u32::to_ne_bytes);
+            let words = [0, granted.entry, granted.memory_number].map(u32::to_ne_bytes);
             return Ok(send_with_descriptor(stream, words.as_flattened(), &granted.memory)?);
         }
         Err(Unavailable::NotGated) => libc::ESRCH,

@@ -8,6 +8,7 @@ mod call_table;
 mod diff;
 mod histogram_text;
 mod in_band_server;
+mod kernel_source;
 mod options;
 mod order;
 mod report;
@@ -29,7 +30,7 @@ use crate::report::print;
 pub use arguments::LensArguments;
 use arguments::LensCommand;
 pub use arms::ARMS;
-pub use in_band_server::command_variable;
+pub use in_band_server::{InBandSocket, command_variable};
 pub use options::LensOptions;
 pub use session::LensSetup;
 

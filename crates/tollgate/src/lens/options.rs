@@ -62,6 +62,7 @@ impl LensOptions {
             order: self.sort.unwrap_or_default(),
             histograms: self.histograms.clone(),
             slower_ns: self.slower_than.map_or(0, |limit| limit.as_nanos() as u64),
+            in_band: None,
         }
     }
 

@@ -14,13 +14,14 @@ use kernel::symbols::KernelSymbols;
 use kernel::wire;
 
 use super::build_report::{ReportRows, lens_report};
-use super::in_band_server::InBandServer;
+use super::in_band_server::{InBandServer, InBandSocket};
 use super::order::Order;
 use super::report::{InProgress, LensReport};
 use super::requests::{NOT_REPORTED, is_used_uncounted};
 use super::slow_calls::SlowCalls;
 use crate::call_name::call_name;
 use crate::extension::{Extension, ExtensionSetup, SessionContext};
+use crate::format::shown_path;
 use crate::report::Section;
 
 /// How often to read the counters, some of which could otherwise wrap.
@@ -38,26 +39,43 @@ pub struct LensSetup {
     pub histograms: Vec<String>,
     /// Calls that take at least this long are recorded one by one. If 0, none are.
     pub slower_ns: u64,
+    /// Where processes request in-band records. If `None`, they have none.
+    pub in_band: Option<InBandSocket>,
 }
 
 impl LensSetup {
+    /// A lens that only gives programs the records of their own calls.
+    pub fn in_band(socket: InBandSocket) -> Self {
+        Self { mask: wire::LENS, in_band: Some(socket), ..Self::off() }
+    }
+
     /// A lens that times no calls.
     pub fn off() -> Self {
-        let (per, order) = (wire::PER_ALL, Order::default());
-        Self { mask: 0, per, order, histograms: Vec::new(), slower_ns: 0 }
+        Self {
+            mask: 0,
+            per: wire::PER_ALL,
+            order: Order::default(),
+            histograms: Vec::new(),
+            slower_ns: 0,
+            in_band: None,
+        }
     }
 }
 
 impl ExtensionSetup for LensSetup {
     fn configure(&self, options: &mut SessionOptions) {
         options.mask |= self.mask;
+        if self.in_band.is_some() {
+            options.mask |= wire::LENS_IN_BAND;
+        }
         options.per = self.per;
         options.slower_ns = self.slower_ns;
     }
 
     fn start(self: Box<Self>, context: &mut SessionContext<'_>) -> Result<Box<dyn Extension>> {
         let now = now_ns();
-        let start_server = || InBandServer::start(context.gate, context.session.index);
+        let start_server =
+            |socket| InBandServer::start(socket, context.gate, context.session.index);
         Ok(Box::new(LensInSession {
             mask: self.mask,
             per: self.per,
@@ -69,7 +87,7 @@ impl ExtensionSetup for LensSetup {
             counted: now..now,
             names: BTreeMap::new(),
             read_ns: now,
-            in_band: (self.mask & wire::LENS_IN_BAND != 0).then(start_server).transpose()?,
+            in_band: self.in_band.map(start_server).transpose()?,
         }))
     }
 }
@@ -104,6 +122,11 @@ impl LensInSession {
 }
 
 impl Extension for LensInSession {
+    fn summary(&self, _processes: Option<usize>) -> Option<String> {
+        let path = self.in_band.as_ref()?.path.as_deref()?;
+        Some(format!("in-band records are given at {}", shown_path(path)))
+    }
+
     fn begin(&mut self, began_ns: u64) {
         self.counted.start = began_ns;
         self.slow = SlowCalls::new(began_ns);

@@ -6,12 +6,11 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use kernel::signals::Dispositions;
-use kernel::wire;
 
 use crate::command::{self, find_program, refusal, refuse};
 use crate::extension::ExtensionSetup;
 use crate::guard::GuardSetup;
-use crate::lens::{self, LensSetup};
+use crate::lens::{self, InBandSocket, LensSetup};
 use crate::output::Output;
 use crate::pace::PacingSetup;
 use crate::plugin::{self, PluginSetup};
@@ -79,7 +78,7 @@ fn extensions(
         LensSetup::off()
     };
     if arguments.in_band {
-        lens.mask |= wire::LENS_IN_BAND;
+        lens.in_band = Some(InBandSocket::of_command()?);
     }
     let mut extensions: Vec<Box<dyn ExtensionSetup>> = vec![Box::new(lens)];
     if let Some(policy) = policy {

@@ -1,113 +1,112 @@
-//! The examples of in-band records.
+//! In-band records in programs in C and Python, with the library as it is installed.
 
-use std::ffi::OsString;
-use std::fs;
-use std::io::{self, Write as _};
-use std::path::Path;
-use std::process::Stdio;
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::thread;
+use std::time::Duration;
 
-use crate::harness::job::{folder, is_in_read};
-use crate::harness::{Job, eventually, library, project};
+use crate::harness::job::folder;
+use crate::harness::{Job, project, tollgate, words};
 
-/// The command line of an example, which is built in the folder.
-fn example(name: &str, folder: &Path, arguments: &[&str]) -> Vec<OsString> {
-    let source = project().join(format!("examples/in-band/{name}.c"));
-    let program = library::build(&source, &folder.join(name));
-    [program.into()].into_iter().chain(arguments.iter().map(OsString::from)).collect()
+/// Some kernels do not report each switch, so the program may not see each wait.
+const WAITS: usize = 20;
+
+#[track_caller]
+fn output(mut command: Command) -> String {
+    let Output { status, stdout, stderr } = command.output().expect("it is installed");
+    assert!(status.success(), "{command:?}: {}", String::from_utf8_lossy(&stderr));
+    String::from_utf8(stdout).expect("UTF-8")
 }
 
-/// Arguments of the file server: two phases, which end after each cold file was requested twice.
-/// What open() waits for does not depend on the disk.
-fn brief(folder: &Path) -> [&str; 4] {
-    ["-l", folder.to_str().expect("its name is ASCII"), "0.1", "1"]
+/// A script of the project, for this build.
+fn script(name: &str) -> Command {
+    let mut command = Command::new(project().join("scripts").join(name));
+    // TARGET/x86_64-unknown-linux-gnu/release/tollgate
+    command.env("CARGO_TARGET_DIR", tollgate().ancestors().nth(3).expect("a target"));
+    command
 }
 
-/// Returns the numbers in a line of the file server's output.
-fn numbers(output: &str, line: &str) -> Vec<f64> {
-    let line = output.lines().find_map(|it| it.strip_prefix(line));
-    let line = line.unwrap_or_else(|| panic!("no such line: {output}"));
-    let is_other = |letter: char| !letter.is_ascii_digit() && letter != '.';
-    line.split(is_other).filter_map(|word| word.parse().ok()).collect()
+/// Installs below a folder, as a package does.
+fn install(root: &Path, remove: &[&str]) {
+    let mut command = script("install");
+    command.args(remove).arg(root).arg("/usr");
+    output(command);
 }
 
-#[test]
-fn file_server_hands_just_what_blocks_to_helpers() {
-    let folder = folder();
-    let files = folder.path().join("files");
-    fs::create_dir(&files).expect("it is ours");
-    let command = example("file-server", folder.path(), &brief(&files));
-    // It fails at the first wrong byte.
-    let ran = Job::run("--in-band", command).finish().success();
-    ran.report().complete();
-    let output = ran.text();
-    for phase in ["naive", "acting"] {
-        assert!(numbers(&output, phase).iter().all(|number| *number > 0.0), "{output}");
-        let blocked = output.split("blocked while ").find(|list| list.starts_with(phase));
-        assert!(blocked.is_some_and(|list| list.contains("break_lease: ")), "{output}");
-    }
-    let handed = numbers(&output, "handed to helpers: ");
-    let [cold, all_cold, hot, _, requests, all] = handed[..] else { panic!("{output}") };
-    assert!(cold > 0.0 && cold <= all_cold && hot == 0.0, "{output}");
-    assert!(requests >= cold && requests < all, "{output}");
-    for figure in ["requests/s", "p50", "p99"] {
-        let ratio = numbers(&output, &format!("acting / naive, {figure}: "));
-        assert!(ratio.len() == 3 && ratio[0] > 0.0, "{output}");
-    }
-    assert!(ran.err.is_empty(), "{}", ran.err);
-    assert_eq!(fs::read_dir(&files).expect("it is ours").count(), 0);
+fn pkg_config(root: &Path) -> Vec<String> {
+    let mut command = Command::new("pkg-config");
+    command.args(["--cflags", "--libs", "tollgate"]);
+    command.env("PKG_CONFIG_PATH", root.join("usr/lib/pkgconfig"));
+    command.env("PKG_CONFIG_SYSROOT_DIR", root).env("PKG_CONFIG_ALLOW_SYSTEM_CFLAGS", "1");
+    command.env("PKG_CONFIG_ALLOW_SYSTEM_LIBS", "1");
+    output(command).split_whitespace().map(str::to_owned).collect()
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry"));
+    let (folders, mut all): (Vec<_>, Vec<_>) =
+        entries.map(|entry| entry.path()).partition(|path| path.is_dir() && !path.is_symlink());
+    all.extend(folders.iter().flat_map(|folder| files(folder)));
+    all
 }
 
 #[test]
-fn file_server_works_without_records() {
-    let folder = folder();
-    let ran = Job::of(example("file-server", folder.path(), &brief(folder.path()))).finish();
-    let ran = ran.success().says("no records, so all phases are alike");
-    let output = ran.text();
-    assert!(output.contains("blocked while acting: no call\n"), "{output}");
-    assert_eq!(numbers(&output, "handed to helpers: ")[0], 0.0, "{output}");
-}
+fn programs_use_the_installed_library() {
+    let at = folder();
+    let root = at.path().join("root");
+    output(script("library"));
+    install(&root, &[]);
 
-#[test]
-fn file_server_that_is_ended_leaves_no_files() {
-    let folder = folder();
-    let files = folder.path().join("files");
-    fs::create_dir(&files).expect("it is ours");
-    let count = || fs::read_dir(&files).expect("it is ours").count();
-    let arguments = ["-l", files.to_str().expect("its name is ASCII"), "50"];
-    let command = example("file-server", folder.path(), &arguments);
-    for signal in [libc::SIGINT, libc::SIGTERM] {
-        let running = Job::of(command.clone()).start();
-        eventually("its files", || count() > 0);
-        running.signal(signal);
-        assert_eq!(running.finish().signal, Some(signal));
-        assert_eq!(count(), 0);
-    }
-}
+    let program = at.path().join("budget");
+    let mut compiler = Command::new("gcc");
+    compiler.args(["-O1", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
+    compiler.arg(project().join("examples/in-band/budget.c")).args(pkg_config(&root));
+    output(compiler);
+    let mut needed = Command::new("readelf");
+    needed.arg("-d").arg(&program);
+    assert!(output(needed).contains("[libtollgate.so.0]"));
 
-#[test]
-fn read_beyond_its_budget_aborts() {
-    let folder = folder();
-    let mut job = Job::run("--in-band", example("budget", folder.path(), &["0", "/dev/stdin"]));
-    job.command.stdin(Stdio::piped());
-    let mut running = job.before_exec(without_core).start();
-    let pid = running.child_running("budget");
-    eventually("its end", || {
-        if is_in_read(pid) {
-            // It may have just ended.
-            let _ = running.input().write_all(b".");
+    let fifo = at.path().join("fifo");
+    let mut made = Command::new("mkfifo");
+    made.arg(&fifo);
+    output(made);
+    let writer = thread::spawn({
+        let fifo = fifo.clone();
+        move || {
+            let mut fifo = OpenOptions::new().write(true).open(fifo).expect("it has a reader");
+            for _ in 0..WAITS {
+                thread::sleep(Duration::from_millis(20));
+                // The reader ends at its first long wait.
+                let _ = fifo.write_all(b".");
+            }
         }
-        running.is_over()
     });
-    let ran = running.finish().exits_with(128 + libc::SIGABRT);
-    ran.says("a read was blocked for ").says("pipe_read");
-}
+    let mut job = Job::run("--in-band", vec![program.into(), "1".into(), fifo.into()]);
+    // It aborts, and may leave a core file.
+    job.command.env("LD_LIBRARY_PATH", root.join("usr/lib")).current_dir(at.path());
+    let ran = job.finish();
+    writer.join().expect("it has not panicked");
+    assert!(ran.err.contains("a read was blocked for "), "{}", ran.err);
 
-fn without_core() -> io::Result<()> {
-    let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: a valid source.
-    if unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const none) } == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    let modules = files(&root).into_iter().find(|path| path.ends_with("tollgate_in_band.py"));
+    let modules = modules.expect("the module is installed");
+    let mut command = words("python3 -B -c");
+    command.push(
+        "import os, tollgate_in_band\n\
+         thread = tollgate_in_band.thread()\n\
+         before = thread.sequence\n\
+         os.getppid()\n\
+         call = thread.latest(before)\n\
+         print(call.number, call.wall_ns > 0, thread.losses, thread.sequence - before)\n"
+            .into(),
+    );
+    let mut job = Job::run("--in-band", command);
+    job.command.env("PYTHONPATH", modules.parent().expect("a folder"));
+    let text = job.finish().success().text();
+    assert_eq!(text, format!("{} True 0 1\n", libc::SYS_getppid));
+
+    install(&root, &["-r"]);
+    assert_eq!(files(&root), Vec::<PathBuf>::new());
 }

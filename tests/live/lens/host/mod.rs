@@ -2,5 +2,6 @@
 
 mod commands;
 mod in_band;
+mod in_band_examples;
 mod namespaces;
 mod strace_comparison;
