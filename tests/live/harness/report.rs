@@ -13,7 +13,7 @@ pub struct Report {
     pub elapsed_ns: u64,
     pub calls: Vec<Call>,
     #[serde(default)]
-    pub io_uring: Vec<Request>,
+    pub io_uring: Vec<RingRequest>,
     pub account: Option<ThreadAccount>,
     #[serde(default)]
     pub groups: Vec<RowReport>,
@@ -61,7 +61,7 @@ pub struct HistogramOctave {
 }
 
 #[derive(Debug, Clone, Deserialize)]
-pub struct Request {
+pub struct RingRequest {
     pub name: String,
     pub count: u64,
     pub errors: BTreeMap<String, u64>,
@@ -110,7 +110,7 @@ pub struct RowReport {
     pub elapsed_ns: u64,
     pub calls: Vec<Call>,
     #[serde(default)]
-    pub io_uring: Vec<Request>,
+    pub io_uring: Vec<RingRequest>,
     pub account: Option<ThreadAccount>,
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::harness::report::{Report, Request, RowReport};
+use crate::harness::report::{Report, RingRequest, RowReport};
 use crate::harness::{Job, workload};
 
 /// The report on a workload. `None`: this kernel has no io_uring, or refuses it
@@ -16,7 +16,7 @@ fn requests_of(options: &str, arguments: &str) -> Option<Report> {
     Some(done.success().report().complete())
 }
 
-fn request<'a>(all: &'a [Request], name: &str) -> &'a Request {
+fn request<'a>(all: &'a [RingRequest], name: &str) -> &'a RingRequest {
     all.iter().find(|request| request.name == name).unwrap_or_else(|| panic!("no {name}: {all:?}"))
 }
 

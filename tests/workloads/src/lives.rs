@@ -6,7 +6,7 @@ use crate::clock::nap;
 use crate::failure::{Failure, Outcome, check, os_failure};
 use crate::output::print_line;
 use crate::reading::{MAX_CPUS, Siblings};
-use crate::ring::{Ring, SQPOLL};
+use crate::ring::{IoRing, SQPOLL};
 use crate::signals::pause_forever;
 use std::fs::File;
 use std::hint;
@@ -78,7 +78,7 @@ fn touch_pages(file: &File, length: usize) -> Result<u64, Failure> {
 
 pub fn polled_ring(arguments: Arguments) -> Outcome {
     arguments.end()?;
-    Ring::new(SQPOLL)?;
+    IoRing::new(SQPOLL)?;
     pause_forever()
 }
 

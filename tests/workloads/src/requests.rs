@@ -5,7 +5,7 @@ use crate::arguments::Arguments;
 use crate::failure::{Failure, Outcome, check, failed};
 use crate::process::{exec_calls, fork, status_of, wait_success};
 use crate::ring::{
-    ACCEPT, ASYNC, ASYNC_CANCEL, Completion, MORE, NOP, POLL_ADD, POLL_REMOVE, READ, Ring,
+    ACCEPT, ASYNC, ASYNC_CANCEL, IoRing, MORE, NOP, POLL_ADD, POLL_REMOVE, READ, RingCompletion,
     SKIP_SUCCESS, SQPOLL, Submission, TIMEOUT, TIMEOUT_REMOVE, WRITE,
 };
 use std::fs::OpenOptions;
@@ -28,7 +28,7 @@ fn zero() -> Result<std::fs::File, Failure> {
 }
 
 /// Runs a request N times; each has this result.
-fn repeat(ring: &mut Ring, n: u64, request: Submission, result: i32) -> Outcome {
+fn repeat(ring: &mut IoRing, n: u64, request: Submission, result: i32) -> Outcome {
     for name in 0..n {
         ring.push(Submission { name, ..request });
         ring.run(&[result])?;
@@ -59,7 +59,7 @@ fn waits_for(event: i32, name: u64, length: u32) -> Submission {
 }
 
 /// A completion after which others of the same request follow.
-fn is_one_of_several(all: &[Completion]) -> Outcome {
+fn is_one_of_several(all: &[RingCompletion]) -> Outcome {
     match all.iter().all(|completion| completion.flags & MORE != 0) {
         true => Ok(()),
         false => Err(failed(format!("{all:?} are the last ones"))),
@@ -67,7 +67,7 @@ fn is_one_of_several(all: &[Completion]) -> Outcome {
 }
 
 /// A poll and an accept that complete several times, until they are cancelled.
-fn several_completions(ring: &mut Ring) -> Outcome {
+fn several_completions(ring: &mut IoRing) -> Outcome {
     let event = event()?;
     ring.push(waits_for(event, TARGET, MULTISHOT));
     ring.submit(0)?;
@@ -108,7 +108,7 @@ pub fn requests(mut arguments: Arguments) -> Outcome {
     let n = arguments.number("N", 1..=MAX_REQUESTS)?;
     arguments.end()?;
     let (zero, mut bytes) = (zero()?, [0_u8; 8]);
-    let ring = &mut Ring::new(0)?;
+    let ring = &mut IoRing::new(0)?;
     let nop = Submission { operation: NOP, ..Submission::default() };
     let read = Submission {
         operation: READ,
@@ -149,7 +149,7 @@ pub fn requests(mut arguments: Arguments) -> Outcome {
 pub fn polled(mut arguments: Arguments) -> Outcome {
     let n = arguments.number("N", 1..=MAX_REQUESTS)?;
     arguments.end()?;
-    let mut ring = Ring::new(SQPOLL)?;
+    let mut ring = IoRing::new(SQPOLL)?;
     repeat(&mut ring, n, Submission { operation: NOP, ..Submission::default() }, 0)
 }
 
@@ -158,7 +158,7 @@ pub fn shared(mut arguments: Arguments) -> Outcome {
     let n = arguments.number("N", 1..=MAX_REQUESTS)?;
     arguments.end()?;
     let event = event()?;
-    let mut ring = Ring::new(0)?;
+    let mut ring = IoRing::new(0)?;
     ring.push(waits_for(event, TARGET, 0));
     ring.submit(0)?;
     let nop = Submission { operation: NOP, ..Submission::default() };

@@ -46,7 +46,7 @@ pub struct Submission {
 /// The result of a request: struct io_uring_cqe.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Completion {
+pub struct RingCompletion {
     pub name: u64,
     pub result: i32,
     pub flags: u32,
@@ -55,7 +55,7 @@ pub struct Completion {
 /// struct io_uring_params.
 #[repr(C)]
 #[derive(Default)]
-struct Parameters {
+struct RingParameters {
     entries: [u32; 2],
     flags: u32,
     unused: [u32; 7],
@@ -65,25 +65,25 @@ struct Parameters {
     completions: [u32; 10],
 }
 
-pub struct Ring {
+pub struct IoRing {
     fd: i32,
-    parameters: Parameters,
+    parameters: RingParameters,
     queues: NonNull<u8>,
     submissions: NonNull<Submission>,
     /// Submissions of which the kernel does not know yet.
     new: u32,
 }
 
-impl Ring {
+impl IoRing {
     /// A ring with these flags. The ring lives as long as the process.
     pub fn new(flags: u32) -> Result<Self, Failure> {
-        let mut parameters = Parameters { flags, ..Parameters::default() };
+        let mut parameters = RingParameters { flags, ..RingParameters::default() };
         // SAFETY: valid parameters; the new descriptor belongs to this process.
         let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, ENTRIES, &raw mut parameters) };
         let fd = check(fd as i32, "set up io_uring")?;
         // Both queues are in one mapping since Linux 5.4. The queue of completions is the larger.
         let size = parameters.completions[5] as usize
-            + parameters.entries[1] as usize * size_of::<Completion>();
+            + parameters.entries[1] as usize * size_of::<RingCompletion>();
         let size = size.max(parameters.submissions[6] as usize + ENTRIES as usize * 4);
         let queues = map(fd, size, 0)?;
         let all = ENTRIES as usize * size_of::<Submission>();
@@ -134,7 +134,7 @@ impl Ring {
     }
 
     /// Takes the next completion, if there is one.
-    pub fn take(&mut self) -> Option<Completion> {
+    pub fn take(&mut self) -> Option<RingCompletion> {
         let [head_at, tail_at, mask_at, _, _, entries_at, ..] = self.parameters.completions;
         let head = self.word(head_at).load(Ordering::Relaxed);
         if head == self.word(tail_at).load(Ordering::Acquire) {
@@ -143,7 +143,7 @@ impl Ring {
         let index = (head & self.word(mask_at).load(Ordering::Relaxed)) as usize;
         // SAFETY: the mask keeps the index within the mapping.
         let completion = unsafe {
-            let entries = self.queues.as_ptr().add(entries_at as usize).cast::<Completion>();
+            let entries = self.queues.as_ptr().add(entries_at as usize).cast::<RingCompletion>();
             entries.add(index).read()
         };
         self.word(head_at).store(head.wrapping_add(1), Ordering::Release);
@@ -151,7 +151,7 @@ impl Ring {
     }
 
     /// Submits what was added, and takes as many completions as there are results.
-    pub fn run(&mut self, results: &[i32]) -> Result<Vec<Completion>, Failure> {
+    pub fn run(&mut self, results: &[i32]) -> Result<Vec<RingCompletion>, Failure> {
         let mut all = Vec::new();
         self.submit(results.len() as u32)?;
         while all.len() < results.len() {

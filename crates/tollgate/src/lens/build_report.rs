@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use kernel::lens::call_stats::{CallStats, RowName, RowStats, SiteStats, errno_of_index};
+use kernel::lens::call_stats::{CallStats, RowName, RowStats, SiteStats};
 use kernel::lens::interval::SITE_OF_SLEEPERS;
 use kernel::symbols::KernelSymbols;
 use kernel::wire;
@@ -11,6 +11,7 @@ use stats::histogram;
 use stats::interval::normal_mean_interval;
 
 use super::account::account;
+use super::cell_values::{errors, quantile};
 use super::order::Order;
 use super::report::{
     BlockedIn, COMMON, Call, HistogramOctave, LensReport, RowReport, WallInterval,
@@ -211,26 +212,6 @@ fn estimate_untimed(stats: &CallStats) -> (u64, Option<WallInterval>) {
     ((skipped * mean).round() as u64, interval)
 }
 
-/// A quantile of the times, in nanoseconds.
-pub(super) fn quantile(stats: &CallStats, q: f64) -> u64 {
-    histogram::quantile(&*stats.histogram, q, stats.max_ns).map_or(0, |ns| ns.round() as u64)
-}
-
-/// The numbers of errors, by name.
-pub(super) fn errors(stats: &CallStats) -> BTreeMap<String, u64> {
-    let name = |slot| match errno_of_index(slot) {
-        0 => "other".to_owned(),
-        errno => calls::display_errno(errno).into_owned(),
-    };
-    stats
-        .errors
-        .iter()
-        .enumerate()
-        .filter(|(_, n)| **n > 0)
-        .map(|(slot, n)| (name(slot), *n))
-        .collect()
-}
-
 /// The blocking sites of a call, by function. The site is not recorded for every sleep
 /// (bpf/lens/hooks.bpf.h), so the times of sites are scaled to the blocked time, which is measured
 /// at every sleep.
@@ -268,6 +249,8 @@ fn sites(
 
 #[cfg(test)]
 mod tests {
+    use stats::histogram;
+
     use super::*;
 
     fn row() -> RowStats {

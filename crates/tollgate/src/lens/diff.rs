@@ -9,7 +9,7 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use super::call_table::shown_name;
-use super::report::{Call, LensReport, Request};
+use super::report::{Call, LensReport, RingRequest};
 use crate::document_input;
 use crate::fitted_table::{FittedTable, TableColumn};
 use crate::format::{count, duration, short_command_line};
@@ -102,7 +102,7 @@ fn compare(before: &Report, after: &Report) -> ReportComparison {
 
 /// The rows of a report's tables.
 fn calls_and_requests(report: &Report) -> Vec<Call> {
-    let requests = report.lens.io_uring.iter().map(Request::as_call);
+    let requests = report.lens.io_uring.iter().map(RingRequest::as_call);
     report.lens.calls.iter().cloned().chain(requests).collect()
 }
 

@@ -5,6 +5,7 @@ mod arguments;
 mod arms;
 mod build_report;
 mod call_table;
+mod cell_values;
 mod diff;
 mod histogram_text;
 mod in_band_server;

@@ -14,7 +14,7 @@ pub struct LensReport {
     pub calls: Vec<Call>,
     /// The requests of io_uring, which are no calls.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub io_uring: Vec<Request>,
+    pub io_uring: Vec<RingRequest>,
     /// Where the threads spent their lives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub account: Option<ThreadAccount>,
@@ -96,7 +96,7 @@ pub struct HistogramOctave {
 /// The statistics of io_uring's requests of one operation. Times are in nanoseconds, from
 /// submission to completion.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Request {
+pub struct RingRequest {
     /// The operation, as the kernel's header names it.
     pub name: String,
     /// Requests that have completed.
@@ -119,7 +119,7 @@ pub struct Request {
 /// In the place of an ABI: the name space of the operations of io_uring.
 pub const IO_URING: &str = "io_uring";
 
-impl Request {
+impl RingRequest {
     /// The request in a table of calls.
     pub fn as_call(&self) -> Call {
         Call {
@@ -198,7 +198,7 @@ pub struct RowReport {
     pub elapsed_ns: u64,
     pub calls: Vec<Call>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub io_uring: Vec<Request>,
+    pub io_uring: Vec<RingRequest>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub account: Option<ThreadAccount>,
 }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::call_table::call_table;
 use super::histogram_text::histograms;
-use super::report::{COMMON, Call, LensReport, Request, RowReport, ThreadAccount};
+use super::report::{COMMON, Call, LensReport, RingRequest, RowReport, ThreadAccount};
 use super::requests::requests_line;
 use super::single_calls_text::{in_progress, slow_calls};
 use crate::format::{count, duration, number_of, printable, share};
@@ -132,7 +132,7 @@ type TableRow = (Call, Vec<String>);
 
 /// Calls that do work, and then those that wait. A thread that has nothing to do waits in one, so
 /// that their times would otherwise head the table. Requests are last: their times overlap.
-fn table(out: &mut String, calls: &[Call], requests: &[Request], layout: &TextOptions) {
+fn table(out: &mut String, calls: &[Call], requests: &[RingRequest], layout: &TextOptions) {
     let row = |call: &Call| (call.clone(), details(call));
     let (waits, others): (Vec<_>, Vec<_>) =
         calls.iter().map(row).partition(|(call, _)| call.is_wait);
@@ -161,7 +161,7 @@ fn table(out: &mut String, calls: &[Call], requests: &[Request], layout: &TextOp
     table.left_out(out);
 }
 
-fn request_row(request: &Request) -> TableRow {
+fn request_row(request: &RingRequest) -> TableRow {
     let call = request.as_call();
     let mut lines = details(&call);
     if request.in_flight > 0 {

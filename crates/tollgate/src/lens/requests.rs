@@ -5,9 +5,9 @@ use std::cmp::Reverse;
 use kernel::lens::call_stats::{CallStats, RowStats};
 use kernel::wire;
 
-use super::build_report::{errors, quantile};
+use super::cell_values::{errors, quantile};
 use super::order::Order;
-use super::report::{Call, LensReport, Request};
+use super::report::{Call, LensReport, RingRequest};
 use crate::format::{count, duration};
 
 /// Whether a program used io_uring, by its calls. With a ring whose queue the kernel polls, it may
@@ -18,7 +18,7 @@ fn shows_use(call: &Call) -> bool {
 }
 
 /// All requests of a row in this order; of equal ones, the longest first.
-pub fn requests(row: &RowStats, order: Order) -> Vec<Request> {
+pub fn requests(row: &RowStats, order: Order) -> Vec<RingRequest> {
     let requests = row.requests.iter().map(|(number, stats)| request(*number, stats));
     let mut requests: Vec<_> =
         requests.filter(|it| it.count + it.in_flight + it.silent > 0).collect();
@@ -29,7 +29,7 @@ pub fn requests(row: &RowStats, order: Order) -> Vec<Request> {
     requests
 }
 
-fn request(number: u32, stats: &CallStats) -> Request {
+fn request(number: u32, stats: &CallStats) -> RingRequest {
     // Others with higher numbers share its counters.
     let name = if number + wire::REQUESTS_BEGIN == wire::REQUEST_UNKNOWN {
         "unknown".into()
@@ -37,7 +37,7 @@ fn request(number: u32, stats: &CallStats) -> Request {
         calls::display_operation(number).into_owned()
     };
     let (silent, silent_completed) = (stats.skipped, stats.denied);
-    Request {
+    RingRequest {
         name,
         count: stats.count,
         errors: errors(stats),
@@ -60,7 +60,7 @@ pub fn requests_line(report: &LensReport) -> Option<String> {
         return is_used_uncounted(report)
             .then(|| "io_uring was used, and no requests were counted".into());
     }
-    let sum = |part: fn(&Request) -> u64| requests.iter().map(part).sum::<u64>();
+    let sum = |part: fn(&RingRequest) -> u64| requests.iter().map(part).sum::<u64>();
     let more = [
         (sum(|request| request.errors.values().sum()), "failed"),
         (sum(|request| request.in_flight), "more had not completed"),
