@@ -135,15 +135,22 @@ static __always_inline void pace_add_work(struct pace_task *task, struct pace_wo
 }
 
 /*
- * The work of the thread that runs here since its last charge. The caller charges it. The exchange
- * decides who charges a stretch of time, because another processor may report a change of the
- * speed.
+ * The work of the thread that runs here since its last charge. The caller charges it. Another
+ * processor may charge the thread as well if it reports a change of the speed, or if the timer of a
+ * paced task expires there. Then the exchange decides who charges a stretch of time.
  */
 static __always_inline struct pace_work pace_take_work(struct pace_thread *of, u64 now)
 {
-	u64 since = __sync_lock_test_and_set(&of->charged_ns, now);
+	struct pace_cpu *at = pace_cpu_at(bpf_get_smp_processor_id());
+	u64 since;
 
-	return pace_work(pace_cpu_at(bpf_get_smp_processor_id()), since, now);
+	if (unlikely(at->is_reported || READ_ONCE(pace_control.session))) {
+		since = __sync_lock_test_and_set(&of->charged_ns, now);
+	} else {
+		since = READ_ONCE(of->charged_ns);
+		WRITE_ONCE(of->charged_ns, now);
+	}
+	return pace_work(at, since, now);
 }
 
 /* Charges the time of the thread that runs here since the last charge. */

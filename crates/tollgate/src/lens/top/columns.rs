@@ -8,11 +8,14 @@ use crate::format::{count, duration, percent_of_time};
 /// The key that sorts by the names.
 pub const NAME_KEY: char = 'n';
 
+/// The key of a column, and the value by which it sorts.
+type ColumnSort = (char, fn(&TopRow) -> f64);
+
 /// The columns of a level, with a key for each, which is a letter of its title, and the value by
 /// which it sorts.
 pub struct TopColumns {
     pub columns: &'static [TableColumn<TopRow>],
-    sorts: &'static [(char, fn(&TopRow) -> f64)],
+    sorts: &'static [ColumnSort],
 }
 
 pub fn columns_of(level: TopLevel) -> TopColumns {
@@ -59,7 +62,7 @@ const COLUMNS: [TableColumn<TopRow>; 13] = [
     TableColumn { title: "mostly blocked in", rank: 9, gap: 2, cell: |row| row.blocked_in.clone() },
 ];
 
-const SORTS: [(char, fn(&TopRow) -> f64); 12] = [
+const SORTS: [ColumnSort; 12] = [
     ('c', |row| row.calls),
     ('e', |row| row.errors),
     ('w', |row| row.wall_ns),
@@ -79,8 +82,7 @@ const SITE_COLUMNS: [TableColumn<TopRow>; 2] = [
     TableColumn { title: "blocked %", rank: 0, gap: 1, cell: |row| percent(row.blocked_ns) },
 ];
 
-const SITE_SORTS: [(char, fn(&TopRow) -> f64); 2] =
-    [('s', |row| row.calls), ('b', |row| row.blocked_ns)];
+const SITE_SORTS: [ColumnSort; 2] = [('s', |row| row.calls), ('b', |row| row.blocked_ns)];
 
 /// A number per second, or nothing for 0.
 fn rate(value: f64) -> String {
