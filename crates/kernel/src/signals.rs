@@ -129,6 +129,23 @@ pub(crate) fn set_command(pid: libc::c_int) {
     }
 }
 
+/// Stops this process by the signal that has stopped the command. When it is continued, it calls
+/// `before_continue` and continues the command, with `to`: its process or its process group.
+pub(crate) fn stop_with_command(
+    pid: libc::c_int,
+    to: libc::c_int,
+    signal: libc::c_int,
+    before_continue: impl FnOnce(),
+) {
+    // Otherwise the handler of SIGCONT would continue the command too early.
+    COMMAND.store(0, Ordering::SeqCst);
+    stop(signal);
+    before_continue();
+    set_command(pid);
+    // SAFETY: takes two numbers. The command is not yet waited for, so the number is its own.
+    unsafe { libc::kill(to, libc::SIGCONT) };
+}
+
 /// Stops passing signals on to the command. This must be called before the ended command is waited
 /// for, because its number may be reused afterwards.
 pub(crate) fn clear_command() {
@@ -204,6 +221,14 @@ impl Dispositions {
             // SAFETY: to this process itself.
             unsafe { libc::raise(signal) };
         }
+    }
+}
+
+/// Ignores SIGUSR1 and SIGUSR2, with which others demand that a daemon opens its files again.
+pub fn ignore_user_signals() {
+    for signal in [libc::SIGUSR1, libc::SIGUSR2] {
+        // SAFETY: a valid disposition.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
 }
 

@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
-use kernel::process::{Child, GatedCommand};
+use kernel::clock::now_ns;
+use kernel::process::{Child, GatedCommand, reap_orphans};
 use kernel::signals::Dispositions;
 
 use crate::exit_status;
@@ -18,6 +19,7 @@ use crate::output::{Output, print_message};
 use crate::report::print;
 use crate::session_runner::{SessionEnd, SessionRunner};
 use crate::user::User;
+use crate::watchdog::is_watchdog;
 pub use find_program::{find_program, refusal, refuse};
 
 /// Starts a command in a session. The session's extensions must have been prepared for the command.
@@ -70,12 +72,20 @@ pub fn finish(
         if let Err(error) = runner.tend() {
             note_once(&mut notes, &error);
         }
+        if let Some(signal) = child.stopped_by()
+            && !runner.is_stopped_by_guard(child.pid)
+        {
+            child.stop_with(signal);
+        }
+        reap_orphans(|ended| ended == child.pid || is_watchdog(ended));
     }
+    let ended_ns = now_ns();
     let (status, usage) = child.reap()?;
     let exit = exit_status::of_command(status);
     let ending = SessionEnd {
         command: words.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
         exit: Some(exit),
+        ended_ns: Some(ended_ns),
         user_ns: Some(usage.user_ns),
         system_ns: Some(usage.system_ns),
         notes,
