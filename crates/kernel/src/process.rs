@@ -227,7 +227,7 @@ impl Child {
             let foreground = |tty: &File| unsafe { libc::tcgetpgrp(tty.as_raw_fd()) };
             terminal.as_ref().is_some_and(|tty| foreground(tty) == group)
         };
-        let has_terminal = leads_group && is_foreground(group);
+        let had_terminal = leads_group && is_foreground(group);
         let return_terminal = || {
             // SAFETY: takes nothing.
             let own_group = unsafe { libc::getpgrp() };
@@ -241,7 +241,7 @@ impl Child {
         let pid = self.pid as i32;
         let to = if leads_group { -pid } else { pid };
         stop_with_command(pid, to, signal, || {
-            if has_terminal {
+            if had_terminal {
                 return_terminal();
             }
         });

@@ -15,7 +15,7 @@ use kernel::signals::Dispositions;
 
 use crate::exit_status;
 use crate::options::ResultOptions;
-use crate::output::{Output, print_message};
+use crate::output::{Output, print_message, wait_for_messages};
 use crate::report::print;
 use crate::session_runner::{SessionEnd, SessionRunner};
 use crate::user::User;
@@ -96,6 +96,7 @@ pub fn finish(
         let _ = print_message(&format!("tollgate: {error:#}"));
     }
     if status.signal() == Some(libc::SIGINT) {
+        wait_for_messages(None);
         kernel::signals::end_by_interrupt();
     }
     Ok(ExitCode::from(exit as u8))
