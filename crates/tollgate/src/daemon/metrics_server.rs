@@ -19,13 +19,14 @@ pub type Page = Arc<Mutex<String>>;
 
 /// Serves the page, and returns its URL.
 pub fn serve(address: &str, page: Page) -> Result<String> {
-    let listener = TcpListener::bind(address).map_err(|error| match error.kind() {
-        // The name of a host is looked up, and may be found later.
-        io::ErrorKind::InvalidInput => anyhow!(
-            "cannot listen at {address:?}: this is no address with a port, such as \
-            127.0.0.1:9478, [::1]:9478 or localhost:9478"
-        ),
-        _ => Error::from(error).context(format!("cannot listen at {address}")),
+    let listener = TcpListener::bind(address).map_err(|error| {
+        if error.kind() == io::ErrorKind::InvalidInput || address.starts_with(':') {
+            return anyhow!(
+                "cannot listen at {address:?}: this is no address with a port, such as \
+                127.0.0.1:9478, [::1]:9478 or localhost:9478"
+            );
+        }
+        Error::from(error).context(format!("cannot listen at {address}"))
     })?;
     let url = format!("http://{}/metrics", listener.local_addr()?);
     thread::spawn(move || {
@@ -156,7 +157,7 @@ mod tests {
 
     #[test]
     fn addresses_without_a_port_are_explained() {
-        for address in ["127.0.0.1", "[::1]", "0", "127.0.0.1:99999", ""] {
+        for address in ["127.0.0.1", "[::1]", "0", "127.0.0.1:99999", ":9478", ""] {
             let refused = serve(address, Page::default()).expect_err(address).to_string();
             assert!(refused.contains("such as 127.0.0.1:9478, [::1]:9478"), "{refused}");
         }

@@ -67,3 +67,16 @@ fn examined(group: &'static str, capability: &Capability, finding: Finding) -> E
 fn can_run(capabilities: &[ExaminedCapability]) -> bool {
     capabilities.iter().all(|capability| !capability.required || capability.have == Some(true))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn details_have_no_error_numbers() {
+        let (_, [capability, ..]) = GROUPS[0] else { panic!("a capability") };
+        let finding = Finding::no("/run/lock: No space left on device (os error 28)".into());
+        let detail = examined("the gate", capability, finding).detail;
+        assert_eq!(detail, "/run/lock: No space left on device");
+    }
+}
