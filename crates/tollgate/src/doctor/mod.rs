@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn details_have_no_error_numbers() {
         let (_, [capability, ..]) = GROUPS[0] else { panic!("a capability") };
-        let finding = Finding::no("/run/lock: No space left on device (os error 28)".into());
+        let finding = Finding::no("/run/lock: No space left on device (os error 28)");
         let detail = examined("the gate", capability, finding).detail;
         assert_eq!(detail, "/run/lock: No space left on device");
     }
