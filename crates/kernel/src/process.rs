@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorContext, Result};
 use crate::limits::Inherited;
-use crate::signals::{Dispositions, clear_command, set_command, stop_with_command};
+use crate::pid_variables::pid_variables;
+use crate::signals::{Dispositions, clear_command, set_command};
 use crate::start_state::{STANDARD_DESCRIPTORS, was_closed};
 use crate::wire;
 
@@ -35,51 +36,6 @@ pub struct GatedCommand {
     environment: Vec<CString>,
     credentials: Option<Credentials>,
     signals: Dispositions,
-}
-
-/// Variables with the number of the process that they are meant for: of sockets that are passed to a
-/// service (sd_listen_fds(3)), and of its watchdog (sd_watchdog_enabled(3)). What Tollgate gets is
-/// meant for the command.
-const PID_VARIABLES: [&str; 2] = ["LISTEN_PID=", "WATCHDOG_PID="];
-
-/// A variable of the environment that gets the command's number. It is allocated before the fork.
-struct PidVariable {
-    /// Its position in the environment.
-    index: usize,
-    /// The name with the `=`, and then zeros.
-    text: Vec<u8>,
-    name_len: usize,
-}
-
-impl PidVariable {
-    fn new(index: usize, name: &str) -> Self {
-        /// The decimal digits of any u32, and a NUL.
-        const MAX_NUMBER_LEN: usize = 11;
-        let mut text = name.as_bytes().to_vec();
-        text.resize(name.len() + MAX_NUMBER_LEN, 0);
-        Self { index, text, name_len: name.len() }
-    }
-
-    /// Sets the number; async-signal-safe.
-    fn set(&mut self, number: u32) {
-        let digits = number.checked_ilog10().unwrap_or(0) as usize + 1;
-        let mut rest = number;
-        for digit in self.text[self.name_len..][..digits].iter_mut().rev() {
-            *digit = b'0' + (rest % 10) as u8;
-            rest /= 10;
-        }
-    }
-}
-
-/// The variables of the environment that name this process and are to name the command.
-fn pid_variables(environment: &[CString]) -> Vec<PidVariable> {
-    let own = std::process::id().to_string();
-    let variables = environment.iter().enumerate().filter_map(|(index, variable)| {
-        let text = variable.to_bytes();
-        let name = PID_VARIABLES.into_iter().find(|name| text.starts_with(name.as_bytes()))?;
-        (text[name.len()..] == *own.as_bytes()).then(|| PidVariable::new(index, name))
-    });
-    variables.collect()
 }
 
 /// A started command.
@@ -203,50 +159,6 @@ impl Child {
         wait_for([self.pidfd.as_raw_fd(), other], limit)[0]
     }
 
-    /// The signal by which the command is stopped, if it is.
-    pub fn stopped_by(&self) -> Option<libc::c_int> {
-        wait_for_stop(self.pid, libc::WNOWAIT)
-    }
-
-    /// Stops this process together with the stopped command, as the job that a shell sees. When
-    /// this process is continued, the command is continued, and gets back the terminal. Does nothing
-    /// where no shell could continue this process.
-    pub fn stop_with(&self, signal: libc::c_int) {
-        if !is_job_of_shell() {
-            return;
-        }
-        // Once it is known, the same stop is not reported again.
-        wait_for_stop(self.pid, 0);
-        // SAFETY: takes and returns numbers.
-        let group = unsafe { libc::getpgid(self.pid as i32) };
-        // The number of a group is not used again while its leader was not waited for.
-        let leads_group = group == self.pid as i32;
-        let terminal = File::options().read(true).write(true).open("/dev/tty").ok();
-        let is_foreground = |group| {
-            // SAFETY: takes and returns numbers.
-            let foreground = |tty: &File| unsafe { libc::tcgetpgrp(tty.as_raw_fd()) };
-            terminal.as_ref().is_some_and(|tty| foreground(tty) == group)
-        };
-        let had_terminal = leads_group && is_foreground(group);
-        let return_terminal = || {
-            // SAFETY: takes nothing.
-            let own_group = unsafe { libc::getpgrp() };
-            // After `bg`, the terminal is the shell's.
-            if let Some(tty) = terminal.as_ref().filter(|_| is_foreground(own_group)) {
-                // SAFETY: takes two numbers. This process may set it, because it is in the
-                // foreground.
-                unsafe { libc::tcsetpgrp(tty.as_raw_fd(), group) };
-            }
-        };
-        let pid = self.pid as i32;
-        let to = if leads_group { -pid } else { pid };
-        stop_with_command(pid, to, signal, || {
-            if had_terminal {
-                return_terminal();
-            }
-        });
-    }
-
     /// Waits for the command's end, and returns its status and what it used.
     pub fn reap(&self) -> Result<(ExitStatus, Usage)> {
         clear_command();
@@ -270,50 +182,6 @@ impl Child {
             Usage { user_ns: ns(usage.ru_utime), system_ns: ns(usage.ru_stime) },
         ))
     }
-}
-
-/// The signal by which a child is stopped, if that was not reported before.
-fn wait_for_stop(child: u32, options: libc::c_int) -> Option<libc::c_int> {
-    let options = libc::WSTOPPED | libc::WNOHANG | options;
-    // SAFETY: an all-zero destination of the expected type is valid. The kernel fills in the fields
-    // of SIGCHLD, or leaves the zeros.
-    unsafe {
-        let mut info: libc::siginfo_t = std::mem::zeroed();
-        let found = libc::waitid(libc::P_PID, child, &raw mut info, options) == 0;
-        (found && info.si_pid() != 0).then(|| info.si_status())
-    }
-}
-
-/// Waits for children that have ended, and that this process has not started itself: as the first
-/// process of a PID namespace, it gets orphans. Stops at one of its own.
-pub fn reap_orphans(is_own: impl Fn(u32) -> bool) {
-    loop {
-        let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-        // SAFETY: as in `wait_for_stop`.
-        let ended = unsafe {
-            let mut info: libc::siginfo_t = std::mem::zeroed();
-            let found = libc::waitid(libc::P_ALL, 0, &raw mut info, options) == 0;
-            if found { info.si_pid() as u32 } else { 0 }
-        };
-        if ended == 0 || is_own(ended) {
-            return;
-        }
-        // SAFETY: a child that has ended; its status is of no interest.
-        unsafe { libc::waitpid(ended as i32, std::ptr::null_mut(), libc::WNOHANG) };
-    }
-}
-
-/// Whether a shell with job control sees this process as a part of a job: it has a terminal, and its
-/// process group is not orphaned (setpgid(2)).
-fn is_job_of_shell() -> bool {
-    let own = std::process::id();
-    // SAFETY: takes and returns a number.
-    let group_of = |process: u32| unsafe { libc::getpgid(process as i32) };
-    let group = group_of(own);
-    // The first ancestor in another group is the parent of one of the group's members.
-    let ancestors = std::iter::successors(Some(own), |process| parent_of(*process));
-    let outside = ancestors.take_while(|process| *process != 0).find(|it| group_of(*it) != group);
-    has_terminal(own) && outside.is_some_and(|process| session_of(process) == session_of(own))
 }
 
 /// CPU time of the command and of the children that it waited for, as the kernel accounts for it.
@@ -609,55 +477,6 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
-
-    #[test]
-    fn orphans_are_reaped() {
-        let (mut told, tell) = io::pipe().expect("a pipe");
-        // SAFETY: the children make system calls only, and end without running destructors.
-        let reaper = unsafe { libc::fork() };
-        assert!(reaper >= 0, "{}", io::Error::last_os_error());
-        if reaper == 0 {
-            // SAFETY: as above; the numbers are those of own children.
-            unsafe {
-                libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1);
-                let parent = libc::fork();
-                if parent == 0 {
-                    let orphan = libc::fork();
-                    if orphan != 0 {
-                        libc::write(tell.as_raw_fd(), (&raw const orphan).cast(), 4);
-                    }
-                    libc::_exit(0);
-                }
-                let mut orphan = [0; 4];
-                let is_told = told.read_exact(&mut orphan).is_ok();
-                // A child of its own is left to whoever has started it.
-                while libc::kill(i32::from_ne_bytes(orphan), 0) == 0 {
-                    reap_orphans(|ended| ended == parent as u32);
-                    libc::waitpid(parent, std::ptr::null_mut(), libc::WNOHANG);
-                }
-                libc::_exit(i32::from(!is_told));
-            }
-        }
-        let mut status = 0;
-        // SAFETY: this process's own child, and a valid destination.
-        assert_eq!(unsafe { libc::waitpid(reaper, &raw mut status, 0) }, reaper);
-        assert!(ExitStatus::from_raw(status).success(), "{status}");
-    }
-
-    #[test]
-    fn variables_with_a_number_name_the_command() {
-        let own = std::process::id().to_string();
-        let texts = ["A=1".into(), format!("LISTEN_PID={own}"), format!("WATCHDOG_PID={own}0")];
-        let environment = texts.map(|text| CString::new(text).expect("no NUL"));
-        let mut variables = pid_variables(&environment);
-        // The other one is meant for another process.
-        let [variable] = &mut variables[..] else { panic!("one variable") };
-        assert_eq!(variable.index, 1);
-        for (number, text) in [(7, c"LISTEN_PID=7"), (u32::MAX, c"LISTEN_PID=4294967295")] {
-            variable.set(number);
-            assert_eq!(std::ffi::CStr::from_bytes_until_nul(&variable.text), Ok(text));
-        }
-    }
 
     #[test]
     fn page_faults_of_a_thread_are_its_own() {

@@ -41,7 +41,8 @@ fn socket_path(path: PathBuf) -> Result<PathBuf, String> {
     match path.as_os_str().len() {
         0..=MAX_SOCKET_PATH_LEN => Ok(path),
         length => Err(format!(
-            "the path of a socket has at most {MAX_SOCKET_PATH_LEN} bytes, and this one has {length}"
+            "the path of a socket has at most {MAX_SOCKET_PATH_LEN} bytes, and this one has \
+            {length}"
         )),
     }
 }

@@ -85,8 +85,8 @@ fn send_to(thread: u32, signal: i32) -> bool {
     unsafe { libc::syscall(libc::SYS_rt_sigqueueinfo, thread, signal, &raw const queued) == 0 }
 }
 
-/// Whether the guard's process hangs, or is stopped. It tends its holds every 100 ms. `tended_ns` is
-/// when it did so last; 0: it has not begun.
+/// Whether the guard's process hangs, or is stopped. It tends its holds every 100 ms. It did so
+/// last at `tended_ns`; 0: it has not begun.
 fn hangs(tended_ns: u64, now_ns: u64) -> bool {
     tended_ns != 0 && now_ns.saturating_sub(tended_ns) > OVERDUE_NS
 }

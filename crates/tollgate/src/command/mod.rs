@@ -10,7 +10,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use kernel::clock::now_ns;
-use kernel::process::{Child, GatedCommand, reap_orphans};
+use kernel::job_control::{reap_orphans, stop_with, stopped_by};
+use kernel::process::{Child, GatedCommand};
 use kernel::signals::Dispositions;
 
 use crate::exit_status;
@@ -72,10 +73,10 @@ pub fn finish(
         if let Err(error) = runner.tend() {
             note_once(&mut notes, &error);
         }
-        if let Some(signal) = child.stopped_by()
+        if let Some(signal) = stopped_by(child.pid)
             && !runner.is_stopped_by_guard(child.pid)
         {
-            child.stop_with(signal);
+            stop_with(child.pid, signal);
         }
         reap_orphans(|ended| ended == child.pid || is_watchdog(ended));
     }

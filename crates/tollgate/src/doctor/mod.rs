@@ -19,7 +19,8 @@ use report::{DoctorReport, ExaminedCapability, SCHEMA};
 
 use crate::output::without_numbers;
 
-/// The report as text for a terminal of this width, if it goes to one, or as JSON; and whether `tollgate run` can work on this machine.
+/// The report as JSON, or as text for a terminal of this width, if it goes to one; and whether
+/// `tollgate run` can work on this machine.
 pub fn report(json: bool, columns: Option<usize>) -> Result<(String, bool)> {
     let report = probe::quietly(examine);
     let can_run = report.can_run;

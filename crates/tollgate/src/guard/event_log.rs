@@ -21,14 +21,14 @@ const END_TIMEOUT: Duration = Duration::from_secs(1);
 /// Logs the events of a daemon's guard, at a limited rate for each program.
 pub struct EventLog {
     /// The writer to the journal, if stderr is connected to it.
-    journal: Option<BackgroundWriter<JournalEntry>>,
+    journal: Option<BackgroundWriter<LoggedEvent>>,
     began: Instant,
     /// Events of each program in this interval, including those that were only counted.
     events: BTreeMap<String, u64>,
 }
 
 /// An event as the journal gets it.
-struct JournalEntry {
+struct LoggedEvent {
     priority: Priority,
     line: String,
     fields: [(&'static str, String); 13],
@@ -36,8 +36,8 @@ struct JournalEntry {
 
 struct Journal;
 
-impl WriteTarget<JournalEntry> for Journal {
-    fn write(&mut self, entry: JournalEntry) {
+impl WriteTarget<LoggedEvent> for Journal {
+    fn write(&mut self, entry: LoggedEvent) {
         if journal_send(entry.priority, &entry.line, entry.fields.into_iter()).is_err() {
             log_message(&entry.line);
         }
@@ -84,7 +84,7 @@ impl EventLog {
             ("TOLLGATE_LATE_NS", event.late_ns.to_string()),
         ];
         let length = line.len() + fields.iter().map(|(_, value)| value.len()).sum::<usize>();
-        journal.send(JournalEntry { priority, line, fields }, length);
+        journal.send(LoggedEvent { priority, line, fields }, length);
     }
 
     /// Logs the number of events that were not logged.
