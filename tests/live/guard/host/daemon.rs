@@ -178,7 +178,8 @@ fn learned_baseline_survives_restart() {
 fn full_pipe() -> (io::PipeReader, io::PipeWriter) {
     let (reader, mut writer) = io::pipe().expect("a pipe");
     // SAFETY: plain calls on our own descriptor.
-    let set = |command, value| unsafe { libc::fcntl(writer.as_raw_fd(), command, value) };
+    let set =
+        |command, value: libc::c_int| unsafe { libc::fcntl(writer.as_raw_fd(), command, value) };
     assert!(set(libc::F_SETPIPE_SZ, 4096) >= 0 && set(libc::F_SETFL, libc::O_NONBLOCK) == 0);
     while writer.write(&[b'\n'; 64]).is_ok() {}
     // SAFETY: as above.
