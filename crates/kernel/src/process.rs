@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorContext, Result};
 use crate::limits::Inherited;
+use crate::pid_variables::pid_variables;
 use crate::signals::{Dispositions, clear_command, set_command};
 use crate::start_state::{STANDARD_DESCRIPTORS, was_closed};
 use crate::wire;
@@ -72,7 +73,7 @@ impl GatedCommand {
 
     /// Forks and executes. [`Child::exec_error`] says whether the execution worked.
     pub fn spawn(&self) -> Result<Child> {
-        let (arguments, environment) = (pointers(&self.arguments), pointers(&self.environment));
+        let (arguments, mut environment) = (pointers(&self.arguments), pointers(&self.environment));
         // Where this is forbidden, the command must not start.
         drop(open_pidfd(std::process::id()).doing("watch the command (pidfd_open)")?);
         let mut pipe = [0; 2];
@@ -82,12 +83,19 @@ impl GatedCommand {
         }
         // SAFETY: new descriptors that only this process owns.
         let [reader, writer] = pipe.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+        let mut pid_variables = pid_variables(&self.environment);
         let inherited = Inherited::take_over();
         // SAFETY: the child makes only async-signal-safe calls until it executes or exits.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()).doing("fork"),
             0 => {
                 inherited.restore();
+                // SAFETY: takes nothing.
+                let own = unsafe { libc::getpid() } as u32;
+                for variable in &mut pid_variables {
+                    variable.set(own);
+                    environment[variable.index] = variable.text.as_ptr().cast();
+                }
                 let error = self.become_command(&arguments, &environment);
                 // SAFETY: writes four bytes of a local and exits without running destructors.
                 unsafe {

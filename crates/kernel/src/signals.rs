@@ -129,6 +129,23 @@ pub(crate) fn set_command(pid: libc::c_int) {
     }
 }
 
+/// Stops this process by the signal that has stopped the command. When it is continued, it calls
+/// `before_continue` and continues the command, with `to`: its process or its process group.
+pub(crate) fn stop_with_command(
+    pid: libc::c_int,
+    to: libc::c_int,
+    signal: libc::c_int,
+    before_continue: impl FnOnce(),
+) {
+    // Otherwise the handler of SIGCONT would continue the command too early.
+    COMMAND.store(0, Ordering::SeqCst);
+    stop(signal);
+    before_continue();
+    set_command(pid);
+    // SAFETY: takes two numbers. The command is not yet waited for, so the number is its own.
+    unsafe { libc::kill(to, libc::SIGCONT) };
+}
+
 /// Stops passing signals on to the command. This must be called before the ended command is waited
 /// for, because its number may be reused afterwards.
 pub(crate) fn clear_command() {
@@ -177,6 +194,9 @@ impl Dispositions {
                 let mut previous = action;
                 action.sa_sigaction = forward as *const () as usize;
                 action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
+                // A handler must not interrupt another one: the alternate stack has room for about
+                // two frames with the registers of AVX-512.
+                libc::sigfillset(&raw mut action.sa_mask);
                 libc::sigaction(signal, &action, &mut previous);
                 if was_ignored(signal).unwrap_or(previous.sa_sigaction == libc::SIG_IGN) {
                     libc::signal(signal, libc::SIG_IGN);
@@ -204,6 +224,14 @@ impl Dispositions {
     }
 }
 
+/// Ignores SIGUSR1 and SIGUSR2, with which others demand that a daemon opens its files again.
+pub fn ignore_user_signals() {
+    for signal in [libc::SIGUSR1, libc::SIGUSR2] {
+        // SAFETY: a valid disposition.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+}
+
 static INTERRUPT_FLAG: AtomicPtr<AtomicBool> = AtomicPtr::new(std::ptr::null_mut());
 
 extern "C" fn note_interrupt(_signal: libc::c_int) {
@@ -226,4 +254,57 @@ pub fn on_interrupt(flag: &'static AtomicBool) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::process::ExitStatus;
+
+    use super::*;
+
+    /// All signals that neither stop a process nor are reported by the kernel for its errors.
+    fn without_special_meaning() -> impl Iterator<Item = libc::c_int> {
+        passed_on().filter(|signal| {
+            *signal != libc::SIGCONT && !STOPS.contains(signal) && !ERRORS.contains(signal)
+        })
+    }
+
+    #[test]
+    fn pending_signals_are_handled_one_after_the_other() {
+        let (mut blocked, mut tell_blocked) = io::pipe().expect("a pipe");
+        let (mut sent, tell_sent) = io::pipe().expect("a pipe");
+        // SAFETY: the child makes system calls only, and ends without running destructors.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0, "{}", io::Error::last_os_error());
+        if child == 0 {
+            // SAFETY: the set is initialized before it is used. The child's own copies of the pipes
+            // are its own.
+            unsafe {
+                let mut all: libc::sigset_t = std::mem::zeroed();
+                libc::sigfillset(&raw mut all);
+                libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut());
+                let dispositions = Dispositions::take_over();
+                drop(tell_sent);
+                let is_told = tell_blocked.write_all(&[0]).is_ok() && sent.read(&mut [0]).is_ok();
+                libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const all, std::ptr::null_mut());
+                let expected = without_special_meaning().map(bit).sum::<u64>();
+                let expected = expected & !dispositions.ignored;
+                libc::_exit(i32::from(!is_told || PENDING.load(Ordering::SeqCst) != expected))
+            }
+        }
+        drop(tell_blocked);
+        blocked.read_exact(&mut [0]).expect("the child blocks them");
+        for signal in without_special_meaning() {
+            // SAFETY: to the child, which was not waited for yet.
+            unsafe { libc::kill(child, signal) };
+        }
+        drop((sent, tell_sent));
+        let mut status = 0;
+        // SAFETY: this process's own child, and a valid destination.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        let status = ExitStatus::from_raw(status);
+        assert!(status.success(), "{status}");
+    }
 }

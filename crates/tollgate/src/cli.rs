@@ -158,7 +158,7 @@ pub fn dispatch(cli: Cli) -> Result<ExitCode> {
         TollgateCommand::Cost(arguments) => cost::run(&arguments),
         TollgateCommand::Doctor(arguments) => {
             let mut output = Output::open(arguments.output.as_deref(), Output::Stdout)?;
-            let (report, can_run) = crate::doctor::report(arguments.json)?;
+            let (report, can_run) = crate::doctor::report(arguments.json, output.columns())?;
             output.write(&report)?;
             Ok(ExitCode::from(u8::from(!can_run)))
         }

@@ -64,6 +64,9 @@ pub const GAPS: &str = "gaps after the process that held the gate was killed";
 pub const PLUGIN_RECORDS_LOST: &str = "plugin records lost (buffer full)";
 /// A loss that Tollgate counts itself: events of the guard that `daemon --events` could not append.
 pub const EVENTS_NOT_WRITTEN: &str = "guard events not written to the file of --events";
+/// A loss that Tollgate counts itself: messages, and output of plugins, beyond what can wait for a
+/// reader of stderr.
+pub const MESSAGES_NOT_WRITTEN: &str = "messages not written (stderr was not read)";
 
 /// Reads the losses of a session when they are needed.
 pub struct LossReader {

@@ -2,6 +2,7 @@
 
 #![deny(unsafe_code)]
 
+mod background_writer;
 mod call_name;
 mod cgroup_mounts;
 mod cgroup_walk;
@@ -72,12 +73,11 @@ fn work() -> ExitCode {
         Ok(cli) => cli::dispatch(cli),
         Err(error) => cli::refuse(&error),
     };
-    match ended {
-        Ok(code) => code,
-        Err(error) => {
-            // If the terminal is gone, this error cannot be printed.
-            let _ = output::print_message(&format!("tollgate: {error:#}"));
-            ExitCode::from(exit_status::OWN_FAILURE)
-        }
-    }
+    let code = ended.unwrap_or_else(|error| {
+        // If the terminal is gone, this error cannot be printed.
+        let _ = output::print_message(&format!("tollgate: {error:#}"));
+        ExitCode::from(exit_status::OWN_FAILURE)
+    });
+    output::wait_for_messages(None);
+    code
 }

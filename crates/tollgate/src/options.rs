@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use clap::builder::{PathBufValueParser, TypedValueParser as _};
 
 // The format and destination of a result.
 #[derive(Args)]
@@ -27,9 +28,23 @@ pub struct SocketOption {
         value_name = "PATH",
         env = control::SOCKET_VARIABLE,
         hide_env_values = true,
-        default_value = control::DEFAULT_SOCKET
+        default_value = control::DEFAULT_SOCKET,
+        value_parser = PathBufValueParser::new().try_map(socket_path)
     )]
     pub path: PathBuf,
+}
+
+/// Refuses a path that is too long for a socket.
+fn socket_path(path: PathBuf) -> Result<PathBuf, String> {
+    /// unix(7): the kernel takes 108 bytes with the NUL at the end.
+    const MAX_SOCKET_PATH_LEN: usize = 107;
+    match path.as_os_str().len() {
+        0..=MAX_SOCKET_PATH_LEN => Ok(path),
+        length => Err(format!(
+            "the path of a socket has at most {MAX_SOCKET_PATH_LEN} bytes, and this one has \
+            {length}"
+        )),
+    }
 }
 
 /// Parses "10ms", "2s", "1.5s", "2m" or "300us".
@@ -56,7 +71,20 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixListener;
+
     use super::*;
+
+    #[test]
+    fn paths_of_sockets_are_as_long_as_the_kernel_takes_them() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let start = folder.path().as_os_str().len() + 1;
+        let of_length = |length: usize| folder.path().join("s".repeat(length - start));
+        UnixListener::bind(socket_path(of_length(107)).expect("short enough")).expect("our folder");
+        UnixListener::bind(of_length(108)).expect_err("too long");
+        let refused = socket_path(of_length(108)).expect_err("too long");
+        assert_eq!(refused, "the path of a socket has at most 107 bytes, and this one has 108");
+    }
 
     #[test]
     fn times_need_a_unit() {

@@ -2,13 +2,17 @@
 
 use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{LazyLock, OnceLock};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use kernel::signals::was_termination_requested;
 use kernel::standard_stream::StandardStream;
 use serde::Serialize;
 
-use crate::format::{shown_path, without_controls};
+use crate::background_writer::{BackgroundWriter, WriteTarget};
+use crate::format::{number_of, shown_path, without_controls};
 use crate::result_file::{ResultFile, descriptor};
 
 /// The destination of a result. It is tried before the work begins, so that a bad path does not
@@ -72,6 +76,10 @@ impl Output {
     /// If stdout has no reader any more, as with `| head`, this is not an error and does not change
     /// the exit status.
     fn write_by(&self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
+        // A report on a terminal follows the messages before it.
+        if matches!(self, Self::Stderr) || io::stdout().is_terminal() {
+            wait_for_messages(None);
+        }
         match self {
             Self::Stdout => match to_stream(StandardStream::STDOUT, write) {
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -90,6 +98,7 @@ impl Output {
         let written = self.write_by(&write);
         if written.is_err() && matches!(self, Self::File(..)) {
             log_message("the result could not be written to the file; it follows here");
+            wait_for_messages(None);
             let _ = to_stream(StandardStream::STDERR, write);
         }
         written
@@ -129,11 +138,59 @@ pub fn needs_terminal(command: &str, otherwise: &str) -> Result<()> {
     Ok(())
 }
 
-/// Prints a message on stderr. The standard library appends the error number to the system's
-/// messages; it is removed here because it adds nothing.
+/// The writer of messages, if [`write_messages_in_background`] has started it.
+static MESSAGES: OnceLock<Option<BackgroundWriter<String>>> = OnceLock::new();
+/// Messages for which it had no room.
+static LOST_MESSAGES: AtomicU64 = AtomicU64::new(0);
+
+struct MessageTarget;
+
+impl WriteTarget<String> for MessageTarget {
+    fn write(&mut self, line: String) {
+        // If stderr has no reader any more, the message is lost.
+        let _ = { StandardStream::STDERR }.write_all(line.as_bytes());
+    }
+
+    fn note_lost(&mut self, lost: u64) {
+        let messages = number_of(lost as usize, "message");
+        self.write(format!("tollgate: {messages} lost here: stderr was not read\n"));
+    }
+}
+
+/// From now on, no message waits until stderr is read. If no thread can be started, messages are
+/// written as before.
+pub fn write_messages_in_background() {
+    MESSAGES.get_or_init(|| BackgroundWriter::start("messages", MessageTarget).ok());
+}
+
+/// Waits until the messages are written, until a signal requests the end, or until the limit has
+/// passed.
+pub fn wait_for_messages(limit: Option<Duration>) {
+    if let Some(Some(messages)) = MESSAGES.get() {
+        // Only a new signal counts: an earlier one has ended the command.
+        was_termination_requested();
+        messages.wait_until_written(limit, was_termination_requested);
+    }
+}
+
+/// The number of messages that were lost because stderr was not read.
+pub fn lost_messages() -> u64 {
+    LOST_MESSAGES.load(Ordering::Relaxed)
+}
+
+/// Prints a message on stderr.
 pub fn print_message(message: &str) -> io::Result<()> {
     let line = displayed(&without_numbers(message)) + "\n";
-    StandardStream::STDERR.clone().write_all(line.as_bytes())
+    match MESSAGES.get() {
+        Some(Some(messages)) => {
+            let length = line.len();
+            if !messages.send(line, length) {
+                LOST_MESSAGES.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(())
+        }
+        _ => { StandardStream::STDERR }.write_all(line.as_bytes()),
+    }
 }
 
 /// Logs a message; if stderr is gone, the message is lost.
@@ -164,7 +221,9 @@ fn is_ascii_locale(locale: Option<&str>) -> bool {
     locale.is_some_and(|locale| locale == "C" || locale == "POSIX")
 }
 
-fn without_numbers(message: &str) -> String {
+/// A message of the system without the error number that the standard library appends to it, which
+/// adds nothing.
+pub fn without_numbers(message: &str) -> String {
     let mut text = message.to_owned();
     while let Some(begin) = text.find(" (os error ") {
         let Some(length) = text[begin..].find(')') else { break };

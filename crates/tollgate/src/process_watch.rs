@@ -58,6 +58,7 @@ pub fn watch(
     let ending = SessionEnd {
         command: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
         exit: None,
+        ended_ns: None,
         user_ns: None,
         system_ns: None,
         notes,

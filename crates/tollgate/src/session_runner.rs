@@ -11,6 +11,7 @@ use control::Response;
 use kernel::clock::now_ns;
 use kernel::extensions;
 use kernel::gate::{Gate, Lock};
+use kernel::guard::holds::is_stopped_by_guard;
 use kernel::ring::RingReader;
 use kernel::session::{PendingChildren, Session, SessionOptions};
 use kernel::wire;
@@ -18,10 +19,11 @@ use serde_json::Value;
 
 use crate::cgroup_walk;
 use crate::extension::{
-    Extension, ExtensionSetup, GAPS, Joining, LossReader, Losses, Request, SessionContext,
+    Extension, ExtensionSetup, GAPS, Joining, LossReader, Losses, MESSAGES_NOT_WRITTEN, Request,
+    SessionContext,
 };
 use crate::format::{number_of, shown_path};
-use crate::output::print_message;
+use crate::output::{lost_messages, print_message, without_numbers, write_messages_in_background};
 use crate::process_selection::Select;
 use crate::report::{Header, Report};
 use crate::session_toll;
@@ -41,6 +43,8 @@ const LENS_ONLY: u32 = wire::LENS | wire::LENS_SITES | wire::LENS_SLOW | wire::L
 pub struct SessionEnd {
     pub command: Vec<String>,
     pub exit: Option<i32>,
+    /// When the command has ended.
+    pub ended_ns: Option<u64>,
     pub user_ns: Option<u64>,
     pub system_ns: Option<u64>,
     pub notes: Vec<String>,
@@ -86,6 +90,8 @@ impl SessionRunner {
         mut options: SessionOptions,
         gate_mask: u32,
     ) -> Result<Self> {
+        // From here on, this thread must tend the gate in time.
+        write_messages_in_background();
         setups.iter().for_each(|setup| setup.configure(&mut options));
         options.awaits_begin &= options.mask & !LENS_ONLY == 0;
         let lock = Lock::take_with_notice(LOCK_NOTICE_AFTER, |path| {
@@ -186,6 +192,11 @@ impl SessionRunner {
     /// Whether the gate has any other session.
     pub fn is_shared(&self) -> bool {
         self.gate.is_shared(&self.session)
+    }
+
+    /// Whether a guard has stopped this process, or may have.
+    pub fn is_stopped_by_guard(&self, process: u32) -> bool {
+        is_stopped_by_guard(&self.gate, process)
     }
 
     /// A descriptor that is readable when a record has arrived.
@@ -326,8 +337,6 @@ impl SessionRunner {
     /// Detaches the tasks, collects the sections of the report, measures the toll and frees the
     /// session. A failure becomes a note of the report, because what was measured must not be lost.
     pub fn finish(mut self, ending: SessionEnd) -> Report {
-        // A command is measured until its end, and a watch until its tasks are detached.
-        let command_ended_ns = ending.exit.map(|_| now_ns());
         let mut notes = ending.notes;
         let mut note =
             |done: Result<()>| notes.extend(done.err().map(|error| format!("{error:#}")));
@@ -339,7 +348,8 @@ impl SessionRunner {
             note(Err(error));
             now_ns()
         });
-        let ended_ns = command_ended_ns.unwrap_or(detached_ns);
+        // A command is measured until its end, and a watch until its tasks are detached.
+        let ended_ns = ending.ended_ns.unwrap_or(detached_ns);
         self.extensions.iter_mut().for_each(|extension| extension.stop(ended_ns));
         if !live.is_empty() && ending.exit.is_some() {
             let threads = number_of(live.len(), "thread");
@@ -374,6 +384,7 @@ impl SessionRunner {
             user_ns: ending.user_ns,
             system_ns: ending.system_ns,
         };
+        let notes = notes.iter().map(|note| without_numbers(note)).collect();
         let mut report = Report { header, sections, toll: toll.unwrap_or_default(), losses, notes };
         report.toll.calls = report.calls_seen();
         report
@@ -393,9 +404,9 @@ impl SessionRunner {
     fn loss_reader(&self) -> LossReader {
         let mut others: Losses =
             self.extensions.iter().flat_map(|extension| extension.losses()).collect();
-        if self.gaps > 0 {
-            others.insert(GAPS.into(), self.gaps);
-        }
+        let own = [(GAPS, self.gaps), (MESSAGES_NOT_WRITTEN, lost_messages())];
+        let own = own.into_iter().filter(|(_, lost)| *lost > 0);
+        others.extend(own.map(|(reason, lost)| (reason.to_owned(), lost)));
         LossReader { session: self.session.index, others }
     }
 }
@@ -468,7 +479,8 @@ mod tests {
         let texts = pages.filter_map(|page| fs::read_to_string(page).ok());
         let documented: BTreeSet<_> = texts.flat_map(|text| documented_losses(&text)).collect();
         let counted = LOSS_REASONS.iter().map(|reason| reason.text);
-        let counted = counted.chain([GAPS, PLUGIN_RECORDS_LOST, EVENTS_NOT_WRITTEN]);
+        let counted =
+            counted.chain([GAPS, PLUGIN_RECORDS_LOST, EVENTS_NOT_WRITTEN, MESSAGES_NOT_WRITTEN]);
         assert_eq!(documented, counted.map(str::to_owned).collect());
     }
 }

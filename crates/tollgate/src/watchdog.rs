@@ -3,11 +3,24 @@
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context as _, Result};
 use kernel::watchdog::liveness_pipe;
 
 use crate::output::print_message;
+
+/// The watchdogs that this process has started and not waited for.
+static STARTED: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+
+fn started() -> MutexGuard<'static, Vec<u32>> {
+    STARTED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether this child is a watchdog, so that its end is its [`Watchdog`]'s to note.
+pub fn is_watchdog(child: u32) -> bool {
+    started().contains(&child)
+}
 
 /// A running watchdog. It acts when this process's end of the liveness pipe closes.
 pub struct Watchdog {
@@ -24,6 +37,7 @@ impl Watchdog {
         purpose: &'static str,
     ) -> Result<Self> {
         let (near, far) = liveness_pipe().context(purpose)?;
+        let mut list = started();
         let child = Command::new("/proc/self/exe")
             .args(arguments)
             .stdin(near)
@@ -33,6 +47,7 @@ impl Watchdog {
             .process_group(0)
             .spawn()
             .context(purpose)?;
+        list.push(child.id());
         Ok(Self { child, _liveness_pipe: far })
     }
 
@@ -71,5 +86,12 @@ impl Watchdog {
         // The watchdog may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        // If it was not waited for, it is an orphan now.
+        started().retain(|child| *child != self.child.id());
     }
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crate::harness::bpf::abandoned_links;
 use crate::harness::job::{comm, is_in_call, is_running, kill, state};
 use crate::harness::pty::Terminal;
-use crate::harness::{Job, eventually, words, workload};
+use crate::harness::{Job, eventually, tollgate, words, workload};
 
 #[test]
 fn exit_status() {
@@ -61,6 +61,36 @@ fn stop_and_continue_reach_the_command() {
     eventually("their return", || [own, command].iter().all(|pid| state(*pid) == Some('S')));
     run.signal(libc::SIGTERM);
     run.finish().exits_with(128 + libc::SIGTERM);
+}
+
+#[test]
+fn command_that_stops_itself_is_a_stopped_job() {
+    let mut terminal = Terminal::new();
+    let job = Job::of(words("sh -i")).with_row_lock_shared().on(&terminal);
+    let shell = job.start();
+    // With -m, it leads a process group of its own, and takes the terminal.
+    for (round, options) in ["-c", "-mc"].into_iter().enumerate() {
+        let line = format!(
+            "{} run -o /dev/null -- sh {options} 'kill -STOP $$; echo went $((1+1)) on'\n",
+            tollgate().display()
+        );
+        terminal.press(line.as_bytes());
+        let shows = |text: &str, screen: &str| screen.matches(text).count() == round + 1;
+        terminal.shows("the stopped job", |screen| shows("Stopped", screen));
+        terminal.press(b"fg\n");
+        terminal.shows("its end", |screen| shows("went 2 on", screen));
+    }
+    terminal.press(b"exit\n");
+    shell.finish();
+}
+
+#[test]
+fn variables_with_tollgates_number_name_the_command() {
+    let script = "LISTEN_PID=$$ WATCHDOG_PID=1 exec \"$0\" run -o /dev/null -- \
+        sh -c 'echo $(($LISTEN_PID - $$)) $WATCHDOG_PID'";
+    let mut job = Job::of(words("sh -c")).with_row_lock_shared();
+    job.command.arg(script).arg(tollgate());
+    assert_eq!(job.finish().success().text(), "0 1\n");
 }
 
 #[test]

@@ -11,13 +11,11 @@ use libbpf_rs::MapHandle;
 use crate::error::{ErrorContext, Result};
 use crate::gate::Gate;
 use crate::guard::hold_table::unpin;
-use crate::guard::holds::Holds;
+use crate::guard::holds::{CHECK_INTERVAL, Holds};
 use crate::mapped_array::MappedArray;
 use crate::watchdog::name_watchdog;
 use crate::{process, wire};
 
-/// How often the watchdog checks for processes that the guard's process has forgotten.
-const CHECK_INTERVAL: Duration = Duration::from_millis(400);
 /// How long the gate of a killed process may still act until the kernel has closed its links.
 const RELEASE_GRACE: Duration = Duration::from_secs(1);
 
@@ -88,7 +86,8 @@ impl WatchdogTarget {
 
 /// What the watchdog's process does. It calls `on_ready` when it watches the target. It waits until
 /// the guard's process ends or closes the liveness pipe, which is the watchdog's standard input.
-/// Then it releases all processes that the guard holds.
+/// Then it releases all processes that the guard holds. While the guard's process hangs, it
+/// releases them in time.
 pub fn watch_owner(target: WatchdogTarget, on_ready: impl FnOnce()) -> Result<()> {
     let WatchdogTarget { owner, session, threads_map, guard_map, sessions_map, header_map } =
         target;
@@ -107,10 +106,9 @@ pub fn watch_owner(target: WatchdogTarget, on_ready: impl FnOnce()) -> Result<()
         || Holds::in_tables(&threads, &guard_threads, &sessions, session).with_header(&header);
     on_ready();
     let is_owned = || sessions.read(session).owner_pid == owner;
-    while process::wait_for([libc::STDIN_FILENO, end], CHECK_INTERVAL) == [false, false] {
-        if is_owned() {
-            holds().release_overdue();
-        }
+    let mut wait = Duration::ZERO;
+    while process::wait_for([libc::STDIN_FILENO, end], wait) == [false, false] {
+        wait = if is_owned() { holds().stand_in() } else { CHECK_INTERVAL };
     }
     let mut began = Instant::now();
     // Another Tollgate process may clear the session, which also releases its processes. From then

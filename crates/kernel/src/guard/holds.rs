@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
 
 use super::hold_decisions::{
     ends_with, is_due, is_stopped_with_child, is_to_be_continued, to_be_repeated,
@@ -15,6 +16,12 @@ use crate::{process, wire};
 /// A hold that is over by this time was forgotten by the guard's process, which releases processes
 /// within 100 ms.
 const OVERDUE_NS: u64 = 500_000_000;
+/// How often the watchdog checks the guard's process, and searches for processes that it has
+/// forgotten.
+pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(400);
+/// How often the watchdog releases processes while the guard's process hangs: it does not know of
+/// holds that begin meanwhile.
+const STAND_IN_INTERVAL: Duration = Duration::from_millis(5);
 /// How long the guard's process may take between two checks, and how exact the start of a thread is
 /// in /proc.
 const RELEASE_GRACE_NS: u64 = 1_000_000_000;
@@ -76,6 +83,12 @@ fn send_to(thread: u32, signal: i32) -> bool {
     };
     // SAFETY: takes two numbers, and reads a structure of the size that it expects.
     unsafe { libc::syscall(libc::SYS_rt_sigqueueinfo, thread, signal, &raw const queued) == 0 }
+}
+
+/// Whether the guard's process hangs, or is stopped. It tends its holds every 100 ms. It did so
+/// last at `tended_ns`; 0: it has not begun.
+fn hangs(tended_ns: u64, now_ns: u64) -> bool {
+    tended_ns != 0 && now_ns.saturating_sub(tended_ns) > OVERDUE_NS
 }
 
 /// The end of a grace that begins now ([`wire::guard_cold`]).
@@ -405,12 +418,20 @@ impl<'a> Holds<'a> {
     /// them, and the next such time (nanoseconds of CLOCK_MONOTONIC), if any process is still held.
     pub fn release_due(&self) -> (Vec<HeldProcess>, Option<u64>) {
         field!(self.sessions, self.session, guard_tended_ns).write(boot_ns());
+        self.release_due_now()
+    }
+
+    /// What [`Self::release_due`] does, in the place of the guard's process.
+    fn release_due_now(&self) -> (Vec<HeldProcess>, Option<u64>) {
         let now = now_ns();
         let (sessions, session) = (self.sessions, self.session);
         // A hold that begins meanwhile may count twice until the next poll.
         let since = atomic_field!(sessions, session, holds_begun).load(Ordering::SeqCst);
         atomic_field!(sessions, session, held).fetch_add(since, Ordering::SeqCst);
-        atomic_field!(sessions, session, holds_begun).fetch_sub(since, Ordering::SeqCst);
+        // Never below 0, if the watchdog and the guard's process do this at the same moment.
+        let without = |begun: u32| Some(begun.saturating_sub(since));
+        let begun = atomic_field!(sessions, session, holds_begun);
+        let _ = begun.fetch_update(Ordering::SeqCst, Ordering::SeqCst, without);
         let held = self.held();
         atomic_field!(sessions, session, held).store(held.len() as u32, Ordering::SeqCst);
         let (due, later): (Vec<_>, Vec<_>) =
@@ -420,9 +441,22 @@ impl<'a> Holds<'a> {
         (due, next)
     }
 
-    /// Releases processes that the guard's process should have released a second ago, because it
-    /// is stopped, or hangs.
-    pub(crate) fn release_overdue(&self) {
+    /// Does what the guard's process should do, if that has released nothing for a while because it
+    /// is stopped, or hangs. Returns the time until the next call.
+    pub(crate) fn stand_in(&self) -> Duration {
+        let tended_ns = self.sessions.read(self.session).guard_tended_ns;
+        if !hangs(tended_ns, boot_ns()) {
+            self.release_overdue();
+            return CHECK_INTERVAL;
+        }
+        let (_, next_ns) = self.release_due_now();
+        self.continue_left_stopped();
+        let left = next_ns.map_or(u64::MAX, |next_ns| next_ns.saturating_sub(now_ns()));
+        STAND_IN_INTERVAL.min(Duration::from_nanos(left))
+    }
+
+    /// Releases processes that the guard's process has forgotten.
+    fn release_overdue(&self) {
         let latest = now_ns().saturating_sub(OVERDUE_NS);
         let mut overdue = self.held();
         overdue.retain(|held| held.until_ns <= latest);
@@ -430,6 +464,19 @@ impl<'a> Holds<'a> {
         self.undo_pending_stops(&overdue);
         self.continue_left_stopped();
     }
+}
+
+/// Whether a guard of any session has stopped this process (as this process's PID namespace numbers
+/// it), or may have: no other process has certainly stopped it.
+pub fn is_stopped_by_guard(gate: &Gate, pid: u32) -> bool {
+    // The number of the session does not matter here.
+    let holds = Holds::new(gate, 0);
+    let mut threads = holds.slots().map(|slot| gate.threads.read(slot));
+    let leader = threads.find(|thread| thread.task != 0 && thread.visible_pid == pid);
+    let Some(tgid) = leader.map(|leader| leader.tgid) else { return false };
+    let is_guarded = |slot| gate.threads.read(slot).mask & wire::GUARD != 0;
+    holds.slots_of(tgid).any(|slot| holds.is_held(slot))
+        || holds.slots_of(tgid).any(is_guarded) && is_to_be_continued(holds.foreign_stop(tgid))
 }
 
 /// Makes the session's guard hold all threads of a process (`tgid` in the initial PID namespace)
@@ -465,4 +512,20 @@ pub fn hold(gate: &Gate, session: u32, tgid: u32, until_ns: u64) -> bool {
         holds.continue_process(&held);
     }
     is_sent
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn watchdog_notices_a_hang_within_a_second() {
+        let tended_ns = 1_000_000_000_000;
+        assert!(!hangs(0, tended_ns), "the guard is still starting");
+        assert!(!hangs(tended_ns, tended_ns + 300_000_000), "three intervals of the runner");
+        let noticed = Duration::from_secs(1) - CHECK_INTERVAL;
+        assert!(hangs(tended_ns, tended_ns + noticed.as_nanos() as u64));
+        // The clock was read before the guard's process wrote its time.
+        assert!(!hangs(tended_ns, tended_ns - 1));
+    }
 }

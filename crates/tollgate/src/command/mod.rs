@@ -9,15 +9,18 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
+use kernel::clock::now_ns;
+use kernel::job_control::{reap_orphans, stop_with, stopped_by};
 use kernel::process::{Child, GatedCommand};
 use kernel::signals::Dispositions;
 
 use crate::exit_status;
 use crate::options::ResultOptions;
-use crate::output::{Output, print_message};
+use crate::output::{Output, print_message, wait_for_messages};
 use crate::report::print;
 use crate::session_runner::{SessionEnd, SessionRunner};
 use crate::user::User;
+use crate::watchdog::is_watchdog;
 pub use find_program::{find_program, refusal, refuse};
 
 /// Starts a command in a session. The session's extensions must have been prepared for the command.
@@ -70,12 +73,20 @@ pub fn finish(
         if let Err(error) = runner.tend() {
             note_once(&mut notes, &error);
         }
+        if let Some(signal) = stopped_by(child.pid)
+            && !runner.is_stopped_by_guard(child.pid)
+        {
+            stop_with(child.pid, signal);
+        }
+        reap_orphans(|ended| ended == child.pid || is_watchdog(ended));
     }
+    let ended_ns = now_ns();
     let (status, usage) = child.reap()?;
     let exit = exit_status::of_command(status);
     let ending = SessionEnd {
         command: words.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
         exit: Some(exit),
+        ended_ns: Some(ended_ns),
         user_ns: Some(usage.user_ns),
         system_ns: Some(usage.system_ns),
         notes,
@@ -86,6 +97,7 @@ pub fn finish(
         let _ = print_message(&format!("tollgate: {error:#}"));
     }
     if status.signal() == Some(libc::SIGINT) {
+        wait_for_messages(None);
         kernel::signals::end_by_interrupt();
     }
     Ok(ExitCode::from(exit as u8))

@@ -19,7 +19,7 @@ use super::selection::{select_arms, select_benchmarks};
 use super::summarize::conclude;
 use super::text;
 use crate::exit_status::OWN_FAILURE;
-use crate::output::{Output, print_message};
+use crate::output::{Output, print_message, without_numbers};
 
 /// Enough for about a hundred quads of all benchmarks.
 const BUDGET: Duration = Duration::from_secs(600);
@@ -55,7 +55,7 @@ pub fn run(arguments: &CostRunArguments) -> Result<ExitCode> {
     let result = plan.run(&mut measured, &INTERRUPTED, &mut progress);
     progress.finish();
     environment.ended(measured.clock_ns, measured.loop_ns);
-    let error = result.err().map(|error| format!("{error:#}"));
+    let error = result.err().map(|error| without_numbers(&format!("{error:#}")));
     let failed = error.is_some();
     if let Some(error) = &error {
         let _ = print_message(&format!("tollgate: {error}"));

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Error, Result, anyhow};
 
 const FORMAT: &str = "text/plain; version=0.0.4";
 const MAX_REQUEST_LEN: usize = 8 << 10;
@@ -19,8 +19,15 @@ pub type Page = Arc<Mutex<String>>;
 
 /// Serves the page, and returns its URL.
 pub fn serve(address: &str, page: Page) -> Result<String> {
-    let listener =
-        TcpListener::bind(address).with_context(|| format!("cannot listen at {address}"))?;
+    let listener = TcpListener::bind(address).map_err(|error| {
+        if error.kind() == io::ErrorKind::InvalidInput || address.starts_with(':') {
+            return anyhow!(
+                "cannot listen at {address:?}: this is no address with a port, such as \
+                127.0.0.1:9478, [::1]:9478 or localhost:9478"
+            );
+        }
+        Error::from(error).context(format!("cannot listen at {address}"))
+    })?;
     let url = format!("http://{}/metrics", listener.local_addr()?);
     thread::spawn(move || {
         loop {
@@ -50,22 +57,47 @@ fn serve_one(mut stream: TcpStream, page: &Page) -> io::Result<()> {
             read => request.extend_from_slice(&bytes[..read]),
         }
     }
-    let path = request.split(|byte| byte.is_ascii_whitespace()).nth(1).unwrap_or_default();
-    let (status, text) = match path {
-        b"/metrics" => ("200 OK", page.lock().map(|page| page.clone()).unwrap_or_default()),
-        _ => ("404 Not Found", "see /metrics\n".into()),
-    };
-    let response = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {FORMAT}\r\nContent-Length: {}\r\nConnection: \
-        close\r\n\r\n{text}",
-        text.len()
-    );
+    let response = response(&request, page);
     let mut rest = response.as_bytes();
     while !rest.is_empty() {
         stream.set_write_timeout(left()?)?;
         rest = &rest[stream.write(rest)?..];
     }
     Ok(())
+}
+
+/// The response to a request (RFC 9112).
+fn response(request: &[u8], page: &Page) -> String {
+    let mut words = request.split(|byte| byte.is_ascii_whitespace());
+    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let is_page = path(&String::from_utf8_lossy(target)) == "/metrics";
+    let (status, more, text) = match method {
+        b"GET" | b"HEAD" if is_page => {
+            ("200 OK", "", page.lock().map(|page| page.clone()).unwrap_or_default())
+        }
+        b"GET" | b"HEAD" => ("404 Not Found", "", "see /metrics\n".into()),
+        _ if is_page => {
+            ("405 Method Not Allowed", "Allow: GET, HEAD\r\n", "only GET and HEAD\n".into())
+        }
+        _ => ("404 Not Found", "", "see /metrics\n".into()),
+    };
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {FORMAT}\r\nContent-Length: {}\r\n{more}Connection: \
+        close\r\n\r\n",
+        text.len()
+    );
+    if method == b"HEAD" { head } else { head + &text }
+}
+
+/// The path of a request's target, which may be a whole URL, and may have a query.
+fn path(target: &str) -> &str {
+    let path = match target.split_once("://") {
+        Some((scheme, rest)) if !scheme.contains('/') => {
+            rest.find('/').map_or("/", |begin| &rest[begin..])
+        }
+        _ => target,
+    };
+    path.split(['?', '#']).next().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -100,5 +132,34 @@ mod tests {
             assert!(request(&url, text).contains(words), "{text:?}");
         }
         assert!(request(&url, &"x".repeat(MAX_REQUEST_LEN)).contains("404 Not Found"));
+    }
+
+    #[test]
+    fn requests_have_methods_and_queries() {
+        let page = Page::new("tollgate_x 1\n".to_owned().into());
+        let of = |request: &str| response(format!("{request} HTTP/1.1\r\n\r\n").as_bytes(), &page);
+        let page_response = of("GET /metrics");
+        for target in ["/metrics?x=1", "http://host:9478/metrics", "http://host/metrics?a=b"] {
+            assert_eq!(of(&format!("GET {target}")), page_response, "{target}");
+        }
+        let (head, body) = page_response.split_once("\r\n\r\n").expect("a head and a text");
+        assert_eq!(body, "tollgate_x 1\n");
+        assert_eq!(of("HEAD /metrics"), format!("{head}\r\n\r\n"));
+        for method in ["POST", "DELETE", "OPTIONS", "get"] {
+            let refused = of(&format!("{method} /metrics"));
+            assert!(refused.starts_with("HTTP/1.1 405 "), "{refused}");
+            assert!(refused.contains("\r\nAllow: GET, HEAD\r\n"), "{refused}");
+        }
+        for target in ["/", "/metrics/", "http://host", "/x?y=/metrics", "http://metrics"] {
+            assert!(of(&format!("GET {target}")).starts_with("HTTP/1.1 404 "), "{target}");
+        }
+    }
+
+    #[test]
+    fn addresses_without_a_port_are_explained() {
+        for address in ["127.0.0.1", "[::1]", "0", "127.0.0.1:99999", ":9478", ""] {
+            let refused = serve(address, Page::default()).expect_err(address).to_string();
+            assert!(refused.contains("such as 127.0.0.1:9478, [::1]:9478"), "{refused}");
+        }
     }
 }

@@ -24,7 +24,7 @@ use crate::extension::{ExtensionSetup, NOT_UNDERSTOOD};
 use crate::format::printable;
 use crate::guard::{self, Events, GuardSetup, Mode, Policy, ProgramFilter};
 use crate::lens::{InBandSocket, LensSetup};
-use crate::output::log_message;
+use crate::output::{log_message, wait_for_messages};
 use crate::pace::{self, PacingSetup};
 use crate::plugin::{self, PluginScope, PluginSetup};
 use crate::process_selection::{self, Select};
@@ -37,6 +37,9 @@ use metrics_server::Page;
 /// How often to search for processes that the gate could not attach itself, and to refresh the
 /// extensions and the metrics.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How long the end of the daemon waits for a reader of stderr.
+const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
@@ -146,8 +149,12 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
         last_refresh: Instant::now(),
     };
     kernel::signals::on_interrupt(&INTERRUPTED)?;
+    // The file of events is opened again without a signal.
+    kernel::signals::ignore_user_signals();
     let worked = daemon.attach_initial(has_guard).and_then(|()| daemon.run_loop(&control));
-    daemon.end(worked, has_guard)
+    let ended = daemon.end(worked, has_guard);
+    wait_for_messages(Some(END_TIMEOUT));
+    ended
 }
 
 impl Daemon<'_> {

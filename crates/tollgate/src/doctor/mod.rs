@@ -17,12 +17,17 @@ use capabilities::GROUPS;
 use finding::{Capability, Finding, KernelFacts};
 use report::{DoctorReport, ExaminedCapability, SCHEMA};
 
-/// The report as text or JSON, and whether `tollgate run` can work on this machine.
-pub fn report(json: bool) -> Result<(String, bool)> {
+use crate::output::without_numbers;
+
+/// The report as JSON, or as text for a terminal of this width, if it goes to one; and whether
+/// `tollgate run` can work on this machine.
+pub fn report(json: bool, columns: Option<usize>) -> Result<(String, bool)> {
     let report = probe::quietly(examine);
     let can_run = report.can_run;
-    let report =
-        if json { serde_json::to_string_pretty(&report)? + "\n" } else { text::text(&report) };
+    let report = match json {
+        true => serde_json::to_string_pretty(&report)? + "\n",
+        false => text::text(&report, columns),
+    };
     Ok((report, can_run))
 }
 
@@ -55,11 +60,24 @@ fn examined(group: &'static str, capability: &Capability, finding: Finding) -> E
         needed_by: capability.needed_by,
         instead: (missing && !instead.is_empty()).then_some(instead),
         how: (finding.have != Some(true)).then_some(how),
-        detail: finding.detail,
+        detail: without_numbers(&finding.detail),
         required: capability.required,
     }
 }
 
 fn can_run(capabilities: &[ExaminedCapability]) -> bool {
     capabilities.iter().all(|capability| !capability.required || capability.have == Some(true))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn details_have_no_error_numbers() {
+        let (_, [capability, ..]) = GROUPS[0] else { panic!("a capability") };
+        let finding = Finding::no("/run/lock: No space left on device (os error 28)");
+        let detail = examined("the gate", capability, finding).detail;
+        assert_eq!(detail, "/run/lock: No space left on device");
+    }
 }

@@ -1,66 +1,80 @@
-//! The text form of the report, in 100 columns.
+//! The text form of the report, in 100 columns, or in those of a narrower terminal.
 
 use std::fmt::Write as _;
 
 use super::finding::AS_ROOT;
 use super::report::{DoctorReport, ExaminedCapability};
 
-const WIDTH: usize = 100;
+const MAX_WIDTH: usize = 100;
 const NAME: usize = 36;
 const HAVE: usize = 4;
 const NEEDED_BY: usize = 14;
 /// Where the last column begins.
 const DETAIL: usize = 2 + NAME + 1 + HAVE + 2 + NEEDED_BY + 1;
 const INDENT: usize = 6;
+/// In fewer columns, the details would be broken after every other word; they get lines of their
+/// own instead.
+const MIN_TABLE_WIDTH: usize = DETAIL + 20;
 
-pub fn text(report: &DoctorReport) -> String {
+/// `columns`: the width of the terminal, if it is written to one.
+pub fn text(report: &DoctorReport, columns: Option<usize>) -> String {
+    let width = columns.unwrap_or(MAX_WIDTH).min(MAX_WIDTH);
     let mut out = format!("Linux {} on {}\n", report.kernel, report.machine);
     let mut group = "";
     for capability in &report.capabilities {
         if capability.group != group {
             group = capability.group;
-            heading(&mut out, group);
+            heading(&mut out, group, width);
         }
-        line(&mut out, capability);
+        line(&mut out, capability, width);
         // A capability is not tried if another one that it needs is missing. The remedy for the
         // missing one is enough.
         if capability.have == Some(false) {
-            remedy(&mut out, "instead: ", capability.instead.as_deref());
-            remedy(&mut out, "to get it: ", capability.how.as_deref());
+            remedy(&mut out, "instead: ", capability.instead.as_deref(), width);
+            remedy(&mut out, "to get it: ", capability.how.as_deref(), width);
         }
     }
     out.push('\n');
-    put(&mut out, "", 0, &verdict(report));
+    put(&mut out, "", 0, &verdict(report), width);
     out
 }
 
-fn heading(out: &mut String, group: &str) {
+fn heading(out: &mut String, group: &str, width: usize) {
+    if width < MIN_TABLE_WIDTH {
+        let _ = write!(out, "\n{group}\n");
+        return;
+    }
     let _ = write!(out, "\n{group:<width$} have  needed by\n", width = NAME + 2);
 }
 
-fn line(out: &mut String, capability: &ExaminedCapability) {
+fn line(out: &mut String, capability: &ExaminedCapability, width: usize) {
     let have = match capability.have {
         Some(true) => "yes",
         Some(false) => "NO",
         None => "?",
     };
     let users = capability.needed_by.join(", ");
+    if width < MIN_TABLE_WIDTH {
+        let text = format!("{}: {have}. Needed by {users}. {}", capability.name, capability.detail);
+        put(out, "  ", INDENT, &text, width);
+        return;
+    }
     let start = format!("  {:<NAME$} {have:<HAVE$}  {users:<NEEDED_BY$} ", capability.name);
-    put(out, &start, DETAIL, &capability.detail);
+    put(out, &start, DETAIL, &capability.detail, width);
 }
 
-fn remedy(out: &mut String, label: &str, text: Option<&str>) {
+fn remedy(out: &mut String, label: &str, text: Option<&str>, width: usize) {
     if let Some(text) = text {
-        put(out, &format!("{:INDENT$}{label}", ""), INDENT + label.len(), text);
+        put(out, &format!("{:INDENT$}{label}", ""), INDENT + label.len(), text, width);
     }
 }
 
 /// Appends `start` and then `text`, whose further lines begin at `column`.
-fn put(out: &mut String, start: &str, column: usize, text: &str) {
+fn put(out: &mut String, start: &str, column: usize, text: &str, width: usize) {
     let mut line = start.to_owned();
     let mut empty = true;
     for word in text.split(' ') {
-        if !empty && line.len() + 1 + word.len() > WIDTH {
+        if !empty && line.len() + 1 + word.len() > width {
             let _ = writeln!(out, "{}", line.trim_end());
             line = " ".repeat(column);
             empty = true;
@@ -135,11 +149,14 @@ mod tests {
     fn missing_capabilities_carry_their_remedy() {
         let long = "boot with lsm=lockdown,capability,landlock,yama,apparmor,bpf on the kernel's \
             command line";
-        let text = text(&report(vec![
-            examined("ring buffer", Some(true), ""),
-            examined("queue map", Some(false), long),
-            examined("timers", None, AS_ROOT),
-        ]));
+        let text = text(
+            &report(vec![
+                examined("ring buffer", Some(true), ""),
+                examined("queue map", Some(false), long),
+                examined("timers", None, AS_ROOT),
+            ]),
+            None,
+        );
         let expected = "\
 Linux 6.1.0 on x86_64
 
@@ -158,8 +175,22 @@ map. Try again as root: sudo tollgate doctor
     }
 
     #[test]
+    fn narrow_terminals_get_no_wider_lines() {
+        let remedy = "boot with some words on the command line of the kernel";
+        let report = report(vec![
+            examined("ring buffer with a long name", Some(true), ""),
+            examined("queue map", Some(false), remedy),
+        ]);
+        for columns in 30..=MAX_WIDTH + 20 {
+            let text = text(&report, Some(columns));
+            let widest = text.lines().map(str::len).max();
+            assert!(widest <= Some(columns.min(MAX_WIDTH)), "{columns}\n{text}");
+        }
+    }
+
+    #[test]
     fn text_of_complete_machine_is_one_line() {
-        let text = text(&report(vec![examined("ring buffer", Some(true), "")]));
+        let text = text(&report(vec![examined("ring buffer", Some(true), "")]), None);
         assert!(
             text.ends_with("\n\n1 of 1 capabilities found. `tollgate run` can work here.\n"),
             "{text}"
@@ -180,8 +211,8 @@ map. Try again as root: sudo tollgate doctor
     fn no_line_is_wider_than_the_table() {
         let words = vec!["word"; 60].join(" ");
         let mut out = String::new();
-        put(&mut out, "  start", DETAIL, &words);
-        assert!(out.lines().all(|line| line.len() <= WIDTH), "{out}");
+        put(&mut out, "  start", DETAIL, &words, MAX_WIDTH);
+        assert!(out.lines().all(|line| line.len() <= MAX_WIDTH), "{out}");
         assert_eq!(out.matches("word").count(), 60);
     }
 }

@@ -1,83 +1,165 @@
 //! The file of `daemon --events`, to which each event is appended as a line.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek as _, Write as _};
-use std::path::Path;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use kernel::standard_stream::StandardStream;
 
+use crate::background_writer::{BackgroundWriter, WriteTarget};
 use crate::format::{number_of, shown_path};
-use crate::output::{is_stdio, line, log_message};
+use crate::output::{is_stdio, log_message};
 
-/// Where the lines go.
-enum Sink {
-    Stdout,
-    File(File),
-}
+/// How long the end of the daemon waits for what is not written yet.
+const END_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The file of events, or stdout. An event that cannot be written is counted, and the next one is
-/// tried again: there may be room by then.
+/// The file of events, or stdout. Nobody waits until an event is written.
 pub struct EventFile {
-    sink: Sink,
-    /// The file ends with a part of a line.
-    ends_in_line: bool,
-    /// Events that were not written.
-    lost: u64,
-    /// Events that were lost since one was last written.
-    lost_since_written: usize,
+    writer: BackgroundWriter<Arc<str>>,
+    lost: Arc<AtomicU64>,
+    /// The latest event had no room among those that wait to be written.
+    is_full: bool,
 }
 
 impl EventFile {
     /// Opens the file, or stdout for "-".
     pub fn open(path: &Path) -> Result<Self> {
-        let sink = if is_stdio(path) {
-            Sink::Stdout
-        } else {
-            let file = OpenOptions::new().create(true).append(true).open(path);
-            let cannot_write = || format!("cannot write events to {}", shown_path(path));
-            Sink::File(file.with_context(cannot_write)?)
-        };
-        Ok(Self { sink, ends_in_line: false, lost: 0, lost_since_written: 0 })
+        let target = EventTarget::open(path)?;
+        let lost = Arc::clone(&target.lost);
+        let writer = BackgroundWriter::start("events", target)
+            .context("cannot start a thread that writes events")?;
+        Ok(Self { writer, lost, is_full: false })
     }
 
     /// Appends a line, which has no newline at its end.
-    pub fn append(&mut self, text: &str) {
+    pub fn append(&mut self, line: &Arc<str>) {
+        let has_room = self.writer.send(Arc::clone(line), line.len());
+        if !has_room {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+            if !self.is_full {
+                log_message(
+                    "events come faster than the file of events takes them, or nothing reads it; \
+                    events are missing in it until there is room",
+                );
+            }
+        }
+        self.is_full = !has_room;
+    }
+
+    /// The number of events that were not written.
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for EventFile {
+    fn drop(&mut self) {
+        self.writer.wait_until_written(Some(END_TIMEOUT), || false);
+    }
+}
+
+/// Where the lines go.
+enum Sink {
+    Stdout,
+    /// A file, with its path as the user has given it.
+    File(PathBuf, File),
+}
+
+/// What the writer's thread writes to. An event that cannot be written is counted, and the next one
+/// is tried again: there may be room by then.
+struct EventTarget {
+    sink: Sink,
+    /// The file ends with a part of a line.
+    ends_in_line: bool,
+    /// Events that were not written.
+    lost: Arc<AtomicU64>,
+    /// Events that were lost since one was last written.
+    lost_since_written: u64,
+    has_failed: bool,
+}
+
+fn open_file(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).open(path)
+}
+
+impl EventTarget {
+    fn open(path: &Path) -> Result<Self> {
+        let sink = if is_stdio(path) {
+            Sink::Stdout
+        } else {
+            let cannot_write = || format!("cannot write events to {}", shown_path(path));
+            Sink::File(path.to_owned(), open_file(path).with_context(cannot_write)?)
+        };
+        Ok(Self {
+            sink,
+            ends_in_line: false,
+            lost: Arc::default(),
+            lost_since_written: 0,
+            has_failed: false,
+        })
+    }
+
+    fn append(&mut self, text: &str) {
         match self.try_append(text) {
             Ok(()) => {
+                self.has_failed = false;
                 let lost = std::mem::take(&mut self.lost_since_written);
                 if lost > 0 {
                     log_message(&format!(
                         "the file of events is written again; {} not in it",
                         match lost {
                             1 => "1 event is".into(),
-                            lost => format!("{} are", number_of(lost, "event")),
+                            lost => format!("{} are", number_of(lost as usize, "event")),
                         }
                     ));
                 }
             }
             Err(error) => {
-                if self.lost_since_written == 0 {
+                if !std::mem::replace(&mut self.has_failed, true) {
                     log_message(&format!(
                         "cannot write to the file of events: {error:#}; events are missing in it \
                         until it can be written"
                     ));
                 }
-                self.lost += 1;
+                self.lost.fetch_add(1, Ordering::Relaxed);
                 self.lost_since_written += 1;
             }
         }
     }
 
-    /// The number of events that were not written.
-    pub fn lost(&self) -> u64 {
-        self.lost
+    /// Opens the file again at its path if it was renamed or removed, as by a rotation.
+    fn follow_path(&mut self) -> Result<()> {
+        let Sink::File(path, file) = &mut self.sink else { return Ok(()) };
+        let opened = file.metadata()?;
+        let is_same =
+            |at_path: fs::Metadata| (at_path.dev(), at_path.ino()) == (opened.dev(), opened.ino());
+        if !opened.is_file() || fs::metadata(&*path).is_ok_and(is_same) {
+            return Ok(());
+        }
+        let name = shown_path(path);
+        *file = open_file(path).with_context(|| {
+            format!("the file at {name} was renamed or removed, and cannot be created again")
+        })?;
+        self.ends_in_line = false;
+        log_message(&format!(
+            "the file of events at {name} was renamed or removed; the next events are in a new one"
+        ));
+        Ok(())
     }
 
     fn try_append(&mut self, text: &str) -> Result<()> {
+        self.follow_path()?;
         let file = match &mut self.sink {
-            Sink::Stdout if line(text)? => return Ok(()),
-            Sink::Stdout => return Err(io::Error::from(io::ErrorKind::BrokenPipe).into()),
-            Sink::File(file) => file,
+            Sink::Stdout => {
+                let line = format!("{text}\n");
+                return Ok({ StandardStream::STDOUT }.write_all(line.as_bytes())?);
+            }
+            Sink::File(_, file) => file,
         };
         let separator = if self.ends_in_line { "\n" } else { "" };
         let whole = format!("{separator}{text}\n");
@@ -101,6 +183,16 @@ impl EventFile {
     }
 }
 
+impl WriteTarget<Arc<str>> for EventTarget {
+    fn write(&mut self, line: Arc<str>) {
+        self.append(&line);
+    }
+
+    fn note_lost(&mut self, lost: u64) {
+        self.lost_since_written += lost;
+    }
+}
+
 /// Removes what was written last, if nobody has appended to the file or truncated it since. Returns
 /// whether it was removed.
 fn remove_end(file: &mut File, written: u64) -> bool {
@@ -116,39 +208,80 @@ fn remove_end(file: &mut File, written: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
+    use std::process::Command;
+
     use super::*;
 
     #[test]
     fn event_without_room_is_lost_and_the_next_is_tried() {
-        let mut events = EventFile::open(Path::new("/dev/full")).expect("it can be opened");
+        let mut events = EventTarget::open(Path::new("/dev/full")).expect("it can be opened");
         events.append("{}");
         events.append("{}");
-        assert_eq!(events.lost(), 2);
+        assert_eq!(events.lost.load(Ordering::Relaxed), 2);
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("events");
-        events.sink = Sink::File(File::create(&path).expect("a file"));
+        events.sink = Sink::File(path.clone(), File::create(&path).expect("a file"));
         events.append("{}");
-        assert_eq!((events.lost(), events.lost_since_written), (2, 0));
-        assert_eq!(std::fs::read_to_string(path).expect("the file"), "{}\n");
+        assert_eq!((events.lost.load(Ordering::Relaxed), events.lost_since_written), (2, 0));
+        assert_eq!(fs::read_to_string(path).expect("the file"), "{}\n");
     }
 
     #[test]
     fn part_of_a_line_is_removed_or_ended() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("events");
-        let mut events = EventFile::open(&path).expect("it can be opened");
+        let mut events = EventTarget::open(&path).expect("it can be opened");
         events.append("first");
-        let Sink::File(file) = &mut events.sink else { panic!("a file") };
+        let Sink::File(_, file) = &mut events.sink else { panic!("a file") };
         file.write_all(b"{\"ti").expect("room");
         assert!(remove_end(file, 4));
-        assert_eq!(std::fs::read_to_string(&path).expect("the file"), "first\n");
+        assert_eq!(fs::read_to_string(&path).expect("the file"), "first\n");
         // Another process has appended to the file.
         file.write_all(b"{\"ti").expect("room");
-        std::fs::write(&path, "first\n{\"ti, other").expect("room");
+        fs::write(&path, "first\n{\"ti, other").expect("room");
         assert!(!remove_end(file, 4));
         events.ends_in_line = true;
         events.append("second");
-        let text = std::fs::read_to_string(&path).expect("the file");
+        let text = fs::read_to_string(&path).expect("the file");
         assert_eq!(text, "first\n{\"ti, other\nsecond\n");
+    }
+
+    #[test]
+    fn renamed_or_removed_file_is_opened_anew() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, old) = (folder.path().join("events"), folder.path().join("events.1"));
+        let mut events = EventTarget::open(&path).expect("it can be opened");
+        events.append("first");
+        fs::rename(&path, &old).expect("it is ours");
+        events.append("second");
+        assert_eq!(fs::read_to_string(&old).expect("the old file"), "first\n");
+        assert_eq!(fs::read_to_string(&path).expect("a new file"), "second\n");
+        fs::remove_file(&path).expect("it is ours");
+        events.append("third");
+        assert_eq!(fs::read_to_string(&path).expect("a new file"), "third\n");
+        assert_eq!(events.lost.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn pipe_that_is_not_read_keeps_nobody_waiting() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("pipe");
+        assert!(Command::new("mkfifo").arg(&path).status().expect("mkfifo runs").success());
+        let reader = OpenOptions::new().read(true).write(true).open(&path);
+        let mut reader = reader.expect("a pipe that is never without a writer");
+        let mut events = EventFile::open(&path).expect("it has a reader");
+        let line: Arc<str> = "x".repeat(1 << 16).into();
+        // The loop would not end if an append waited for the reader.
+        let mut appended = 0;
+        while events.lost() == 0 {
+            events.append(&line);
+            appended += 1;
+        }
+        let mut rest = (appended - events.lost()) * (line.len() as u64 + 1);
+        let mut bytes = vec![0; line.len()];
+        while rest > 0 {
+            rest -= reader.read(&mut bytes).expect("what was written") as u64;
+        }
     }
 }

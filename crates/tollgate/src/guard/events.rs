@@ -27,7 +27,7 @@ impl Events {
     /// Events are appended to the file as well, if there is one.
     pub fn start(path: Option<&Path>) -> Result<Self> {
         Ok(Self {
-            journal: EventLog::new(),
+            journal: EventLog::new()?,
             file: path.map(EventFile::open).transpose()?,
             recent: VecDeque::new(),
             followers: Vec::new(),

@@ -14,7 +14,7 @@ use super::watch_session::PaceWatchSetup;
 use super::{level_set, machine_levels, rules};
 use crate::command::{self, find_program, refuse};
 use crate::extension::ExtensionSetup;
-use crate::output::Output;
+use crate::output::{Output, without_numbers};
 use crate::process_watch::{self, ProcessWatch};
 use crate::report::print;
 use crate::session_runner::SessionRunner;
@@ -86,7 +86,7 @@ fn compared(named: Vec<LevelFile>) -> Result<(Vec<LevelFile>, String)> {
         Err(error) => {
             let sets = if named.is_empty() { level_set::built_in()? } else { named };
             let what = "what follows is what pacing would do on other machines";
-            Ok((sets, format!("{error:#}; {what}")))
+            Ok((sets, without_numbers(&format!("{error:#}; {what}"))))
         }
     }
 }

@@ -70,6 +70,19 @@ fn learned(
     (daemon, server)
 }
 
+#[test]
+fn holds_end_in_time_while_the_daemon_hangs() {
+    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
+    let (daemon, mut server) = learned(&it, &cgroup, "--delay-cap 1ms", &[b'u'; 100], 0);
+    daemon.running.signal(libc::SIGSTOP);
+    // Each is held for a millisecond. A watchdog that only searches for forgotten holds every
+    // 400 ms needs longer than LIMIT for them.
+    server.send(&[b'x'; 500]);
+    eventually("its replies", || server.pending_replies() == 0);
+    daemon.running.signal(libc::SIGCONT);
+    assert_ne!(daemon.program().expect("it is known")["holds"], 0);
+}
+
 /// A BPF program can signal other processes since Linux 6.13; older kernels run none of the tests
 /// in this folder.
 #[test]
