@@ -86,6 +86,7 @@ __noinline u32 profile_slot_of(u64 address, u32 session, u64 scope)
 {
 	struct task_struct *task = (void *)address;
 	struct guard_program_record *record;
+	struct guard_profile *profile;
 	struct guard_program program = { .session = session };
 	struct executable executable;
 	u32 *known, slot;
@@ -137,6 +138,11 @@ __noinline u32 profile_slot_of(u64 address, u32 session, u64 scope)
 			bpf_probe_read_kernel(&record->scope, sizeof(record->scope),
 					      identity_name());
 		bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
+	} else {
+		/* User space will not identify it. */
+		profile = profile_at(slot);
+		if (profile)
+			profile->is_identified = 1;
 	}
 	return slot;
 }

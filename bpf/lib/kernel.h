@@ -332,6 +332,8 @@ typedef struct {
 } kuid_t;
 
 struct cred {
+	kuid_t uid;
+	kuid_t suid;
 	kuid_t euid;
 };
 

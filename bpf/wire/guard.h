@@ -86,8 +86,8 @@ struct guard_profile {
 	__u64 unlearned;
 	/* Slots in `guard_overflow_windows`; 0: none. */
 	__u32 overflow[GUARD_OVERFLOW_MAX];
-	/* Never held or killed, only observed. */
-	__u32 is_exempt;
+	/* User space has seen the program's file, and has exempted the file if it is exempt. */
+	__u32 is_identified;
 	__u32 unused;
 	/* Incremented at each freezing, so that user space can record the time. */
 	__u32 freezes_count;
@@ -134,8 +134,27 @@ struct guard_parameters {
 	 */
 	__u64 suspend_execve_ns;
 	__u32 suspend_execve;
+	/* There may be entries of the session in `guard_exempt_files`. */
+	__u32 has_exempt_files;
+};
+
+/* The user `uid` who has executed a program, with real, effective and saved ID. */
+#define GUARD_EXECUTOR(uid) ((uid) + 1)
+/* The IDs were different, or are not known. */
+#define GUARD_EXECUTOR_NONE 0
+#define GUARD_EXECUTOR_ROOT GUARD_EXECUTOR(0)
+
+/* A program that is exempt if this user has executed it. */
+struct guard_exempt_file {
+	__u64 inode;
+	__u32 device;
+	__u32 session;
+	/* GUARD_EXECUTOR() of a number of the initial user namespace */
+	__u32 executor;
 	__u32 unused;
 };
+/* The maximum number of such entries of all sessions, which are few paths for each. */
+#define GUARD_EXEMPT_FILES 1024
 
 /* The file of a program, and its scope. */
 struct guard_program {
@@ -185,7 +204,7 @@ enum guard_response {
 /* Why less was done than the response says. */
 enum guard_restraint {
 	GUARD_UNRESTRAINED = 0,
-	/* Its program, or its session (setsid), is exempt. */
+	/* Its program and user, or its session (setsid), are exempt. */
 	GUARD_EXEMPT = 1,
 	/* The maximum number of processes is held already. */
 	GUARD_MAX_HELD = 2,
@@ -195,6 +214,8 @@ enum guard_restraint {
 	GUARD_NEVER_RETURNS = 4,
 	/* The stop was sent, but it is the thread's tracer that decides whether it takes effect. */
 	GUARD_TRACED = 5,
+	/* Root has executed it, and it is not known yet whether its file is exempt. */
+	GUARD_UNIDENTIFIED = 6,
 };
 
 /*

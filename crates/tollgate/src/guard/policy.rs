@@ -220,7 +220,7 @@ pub fn observing_parameters() -> wire::guard_parameters {
         // pH's source suspends no execve.
         suspend_execve: 0,
         suspend_execve_ns: ns(default.delay_cap),
-        unused: 0,
+        has_exempt_files: 0,
     }
 }
 

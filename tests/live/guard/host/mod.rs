@@ -3,6 +3,7 @@
 mod daemon;
 mod escapes;
 mod evasion;
+mod exemptions;
 mod holds;
 mod kill9;
 mod left_stopped;
