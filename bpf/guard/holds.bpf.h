@@ -171,7 +171,10 @@ __noinline int guard_respond(struct thread_state *thread, struct session *sessio
 		delay_ns = 0;
 	}
 	if (delay_ns && !was_held && is_max_held(session)) {
-		restraint = GUARD_MAX_HELD;
+		if (session->guard.over_max_held == GUARD_KILL)
+			action = bpf_send_signal(SIGKILL) ? GUARD_OBSERVE : GUARD_KILL;
+		else
+			restraint = GUARD_MAX_HELD;
 		delay_ns = 0;
 	}
 	if (delay_ns) {

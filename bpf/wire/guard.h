@@ -121,7 +121,7 @@ struct guard_parameters {
 	__u32 scope;
 	__u64 delay_factor_ns;
 	__u64 delay_cap_ns;
-	/* With this many processes held, further ones are only observed. */
+	/* With this many processes held, `over_max_held` applies to further ones. */
 	__u32 max_held;
 	/*
 	 * Processes of this session (setsid) are only observed. A number of the initial PID
@@ -136,6 +136,9 @@ struct guard_parameters {
 	__u32 suspend_execve;
 	/* There may be entries of the session in `guard_exempt_files`. */
 	__u32 has_exempt_files;
+	/* enum guard_response: GUARD_OBSERVE or GUARD_KILL */
+	__u32 over_max_held;
+	__u32 unused;
 };
 
 /* The user `uid` who has executed a program, with real, effective and saved ID. */
