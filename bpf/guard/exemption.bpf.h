@@ -66,17 +66,19 @@ __noinline u32 exemption_of(u32 slot)
 		.executor = guard_executors[slot & (THREADS - 1)],
 	};
 	struct guard_profile *profile;
-	struct executable executable;
+	struct inode *program;
 
 	if (!session)
 		return GUARD_UNRESTRAINED;
 	if (sid_of(task) == session->guard.exempt_sid)
 		return GUARD_EXEMPT;
-	if (!session->guard.has_exempt_files || file.executor == GUARD_EXECUTOR_NONE ||
-	    !executable_of(task, &executable))
+	if (!session->guard.has_exempt_files || file.executor == GUARD_EXECUTOR_NONE)
 		return GUARD_UNRESTRAINED;
-	file.inode = executable.inode;
-	file.device = executable.device;
+	program = BPF_CORE_READ(task, mm, exe_file, f_inode);
+	if (!program)
+		return GUARD_UNRESTRAINED;
+	file.inode = BPF_CORE_READ(program, i_ino);
+	file.device = BPF_CORE_READ(program, i_sb, s_dev);
 	if (bpf_map_lookup_elem(&guard_exempt_files, &file))
 		return GUARD_EXEMPT;
 	/*

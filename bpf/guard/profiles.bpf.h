@@ -97,6 +97,8 @@ __noinline u32 profile_slot_of(u64 address, u32 session, u64 scope)
 	program.device = executable.device;
 	program.size = executable.size;
 	program.ctime_ns = executable.ctime_ns;
+	if (executable.changes_unseen)
+		program.execution = (u64)BPF_CORE_READ(task, mm);
 	if (config.enabled & GUARD_SCOPED)
 		program.scope = scope == IDENTITY_CURRENT ? scope_of(session) : scope;
 	known = bpf_map_lookup_elem(&guard_programs, &program);

@@ -166,6 +166,12 @@ struct guard_program {
 	__u64 size;
 	/* Hash of the identity (bpf/gate/identity.bpf.h); 0: the program is not scoped. */
 	__u64 scope;
+	/*
+	 * Its content may differ from that of the file's previous execution, although the other
+	 * fields do not. The address of its memory, while user space identifies it; after that, the
+	 * slot of its profile, by which no execution is found. 0: not so.
+	 */
+	__u64 execution;
 	__u32 device;
 	__u32 session;
 };

@@ -16,7 +16,7 @@ use super::baseline::{BaselineId, Digest};
 use super::clock::unix_now;
 use super::file_hasher::{FileHasher, StartedProgram};
 use super::policy::Policy;
-use super::program_file::{key, open_program, opened_path};
+use super::program_file::{is_running, key, open_program, opened_path};
 use super::report::GuardedProgram;
 use super::resolve::short_name;
 use super::scopes::{MAX_SCOPES, SessionScopes, has_free_scope};
@@ -189,6 +189,7 @@ impl ProgramTable {
         let (key, scope) = (record.program, self.scopes.of_record(record));
         match self.hasher.hash(StartedProgram {
             profile_slot: slot,
+            pid: record.pid,
             key,
             file,
             path,
@@ -206,6 +207,8 @@ impl ProgramTable {
         program: StartedProgram,
         digest: Option<Digest>,
     ) -> Result<()> {
+        // While a program runs, nobody can write to its file.
+        let is_certain = !program.changes_unseen() || is_running(program.pid, &program.metadata);
         let StartedProgram { profile_slot: slot, key, path, metadata, scope, .. } = program;
         let lock = Lock::take()?;
         let mut identity = digest.map(|digest| BaselineId { digest, scope });
@@ -229,6 +232,12 @@ impl ProgramTable {
             ProfileTable::new(gate).insert_any_scope_key(&lock, &key, tracked.unwrap_or(slot))?;
         }
         let Some(tracked) = tracked else {
+            ProfileTable::new(gate).settle(&lock, &key, slot)?;
+            if !is_certain {
+                // What it did may belong to another content, and its later executions may not.
+                ProfileTable::new(gate).profile(slot)?.empty();
+                ProfileTable::new(gate).restart_windows(slot);
+            }
             return self.track(gate, &lock, slot, IdentifiedProgram { path, metadata, identity });
         };
         let calls = ProfileTable::new(gate).share_profile(&lock, &key, slot, tracked)?;
