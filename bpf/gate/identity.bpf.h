@@ -42,65 +42,6 @@ struct {
 /* Passed instead of an identity, if that of the current process is to be used. */
 #define IDENTITY_CURRENT IDENTITY_ANY
 
-/*
- * What distinguishes the file of a task's program from other files, and from other versions of the
- * same file.
- */
-struct executable {
-	u64 inode;
-	s64 ctime_ns;
-	u64 size;
-	u32 device;
-	/* Somebody other than root can change the file while its ctime and its size stay. */
-	bool changes_unseen;
-};
-
-/* include/uapi/linux/magic.h */
-#define TMPFS_MAGIC 0x01021994
-#define RAMFS_MAGIC 0x858458f6
-#define HUGETLBFS_MAGIC 0x958458f6
-#define FUSE_SUPER_MAGIC 0x65735546
-
-/* Write permission of the group and of others. */
-#define WRITABLE 0022
-
-/*
- * File systems in memory do not change the ctime when a file is written through a shared mapping.
- * What a file system of FUSE says comes from a user's process. Any user can mount both in a user
- * namespace, and overlayfs above them.
- */
-static __always_inline bool changes_unseen(struct inode *inode)
-{
-	struct super_block *super = BPF_CORE_READ(inode, i_sb);
-
-	switch (BPF_CORE_READ(super, s_magic)) {
-	case TMPFS_MAGIC:
-	case RAMFS_MAGIC:
-	case HUGETLBFS_MAGIC:
-		if (BPF_CORE_READ(inode, i_uid.val) || BPF_CORE_READ(inode, i_mode) & WRITABLE)
-			return true;
-		break;
-	case FUSE_SUPER_MAGIC:
-		return true;
-	}
-	return BPF_CORE_READ(super, s_user_ns, level) > 0;
-}
-
-/* Returns whether the task has an executable. */
-static __always_inline bool executable_of(struct task_struct *task, struct executable *executable)
-{
-	struct inode *inode = BPF_CORE_READ(task, mm, exe_file, f_inode);
-
-	if (!inode)
-		return false;
-	executable->inode = BPF_CORE_READ(inode, i_ino);
-	executable->device = BPF_CORE_READ(inode, i_sb, s_dev);
-	executable->size = BPF_CORE_READ(inode, i_size);
-	executable->ctime_ns = inode_ctime_ns(inode);
-	executable->changes_unseen = changes_unseen(inode);
-	return executable->inode;
-}
-
 static __always_inline struct identity_name *identity_name(void)
 {
 	u32 first = 0;

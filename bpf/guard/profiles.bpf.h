@@ -5,6 +5,7 @@
 
 #include "gate/identity.bpf.h"
 #include "gate/threads.bpf.h"
+#include "guard/program_file.bpf.h"
 #include "lib/path.bpf.h"
 #include "wire/guard.h"
 
@@ -88,17 +89,10 @@ __noinline u32 profile_slot_of(u64 address, u32 session, u64 scope)
 	struct guard_program_record *record;
 	struct guard_profile *profile;
 	struct guard_program program = { .session = session };
-	struct executable executable;
 	u32 *known, slot;
 
-	if (!executable_of(task, &executable))
+	if (!program_file_of(task, &program))
 		return GUARD_PROFILE_NONE;
-	program.inode = executable.inode;
-	program.device = executable.device;
-	program.size = executable.size;
-	program.ctime_ns = executable.ctime_ns;
-	if (executable.changes_unseen)
-		program.execution = (u64)BPF_CORE_READ(task, mm);
 	if (config.enabled & GUARD_SCOPED)
 		program.scope = scope == IDENTITY_CURRENT ? scope_of(session) : scope;
 	known = bpf_map_lookup_elem(&guard_programs, &program);

@@ -1,20 +1,13 @@
 //! Which processes a daemon never holds: an exempt file does not suffice.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::harness::cgroup::TestCgroup;
 use crate::harness::daemon::{CommandServer, GuardDaemon};
 use crate::harness::guarded_program::Guarded;
 use crate::harness::job::copy;
 use crate::harness::{Job, NOBODY, eventually, workloads};
-
-/// Makes the calls anomalous by which a test attacks, without a baseline.
-fn denouncing(it: &Guarded, call: &str) -> PathBuf {
-    let file = it.folder.path().join("denounce.ec");
-    fs::write(&file, format!("on guard({call}) {{ return 1; }}\n")).expect("a file");
-    file
-}
 
 /// Whether a user's process of the program is held for a denounced call. Without a hold, each event
 /// says that the process is exempt.
@@ -40,7 +33,7 @@ fn is_held(daemon: &GuardDaemon, cgroup: &TestCgroup, program: &Path, user: u32)
 fn exempt_file_counts_only_for_root_and_the_named_user() {
     const SOMEBODY: u32 = NOBODY - 1;
     let (it, cgroup) = (Guarded::new(), TestCgroup::new());
-    let (program, plugin) = (it.program.display(), denouncing(&it, "getgid"));
+    let (program, plugin) = (it.program.display(), it.denouncing_plugin("getgid"));
     let copied = it.folder.path().join("copied");
     copy(&it.program, &copied);
     let daemon = GuardDaemon::start(
@@ -63,7 +56,7 @@ fn exempt_file_counts_only_for_root_and_the_named_user() {
 fn new_file_at_an_exempt_path_is_not_killed() {
     const STARTS: usize = 8;
     let (it, cgroup) = (Guarded::new(), TestCgroup::new());
-    let (program, plugin) = (it.program.display(), denouncing(&it, "getppid"));
+    let (program, plugin) = (it.program.display(), it.denouncing_plugin("getppid"));
     let options = format!("--guard=enforce --respond kill --plugin {}", plugin.display());
     let daemon = GuardDaemon::start(&it, &cgroup, &format!("{options} --exempt {program}"));
     for start in 0..STARTS {

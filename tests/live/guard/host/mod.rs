@@ -15,3 +15,4 @@ mod scopes;
 mod store;
 mod switch_off;
 mod systemd_operator;
+mod unseen_changes;
