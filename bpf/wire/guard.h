@@ -145,7 +145,7 @@ struct guard_parameters {
 #define GUARD_EXECUTOR(uid) ((uid) + 1)
 /* The IDs were different, or are not known. */
 #define GUARD_EXECUTOR_NONE 0
-#define GUARD_EXECUTOR_ROOT GUARD_EXECUTOR(0)
+#define GUARD_EXECUTOR_ROOT 1
 
 /* A program that is exempt if this user has executed it. */
 struct guard_exempt_file {

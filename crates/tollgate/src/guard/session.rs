@@ -85,7 +85,7 @@ struct GuardInSession {
 impl GuardInSession {
     /// Prints once that processes stay with another guard. This one learns nothing from them.
     fn note_guarded_by_another(&mut self, context: &SessionContext<'_>, pids: &[u32]) {
-        let holds = Holds::new(context.gate, context.session);
+        let holds = Holds::new(context.gate, context.session.index);
         if !self.noted_other_guard
             && let Some((process, other)) = holds.guarded_by_another(pids)
         {
