@@ -16,10 +16,10 @@
 #define WRITABLE 0022
 
 /*
- * Whether somebody other than root can change the file while its ctime and its size stay. File
- * systems in memory do not change the ctime when a file is written through a shared mapping.
- * What a file system of FUSE says comes from a user's process. Any user can mount both in a user
- * namespace, and overlayfs above them.
+ * Whether somebody other than root can change the file while its ctime and its size stay. A file
+ * system in memory does not change the ctime when a file is written through a shared mapping. What
+ * a file system of FUSE says comes from a user's process. In a user namespace, any user can mount
+ * overlayfs above one of them.
  */
 static __always_inline bool changes_unseen(struct inode *inode)
 {
@@ -35,6 +35,7 @@ static __always_inline bool changes_unseen(struct inode *inode)
 	case FUSE_SUPER_MAGIC:
 		return true;
 	}
+	/* The initial user namespace has level 0. */
 	return BPF_CORE_READ(super, s_user_ns, level) > 0;
 }
 

@@ -251,10 +251,8 @@ fn exemptions_and_max_held() {
 fn process_beyond_max_held_is_killed_on_demand() {
     let (it, cgroup) = (Guarded::new(), TestCgroup::new());
     let plugin = it.denouncing_plugin("getgid");
-    let options = format!(
-        "{STOPS} --max-held 1 --over-max-held kill --plugin {}",
-        plugin.display()
-    );
+    let options =
+        format!("{STOPS} --max-held 1 --over-max-held kill --plugin {}", plugin.display());
     let daemon = GuardDaemon::start(&it, &cgroup, &options);
     let mut first = joined(&it, &cgroup, &daemon);
     hold(&mut first);
