@@ -141,7 +141,7 @@ mod tests {
         assert!(selection.exempt.iter().any(|exempt| exempt.path == Path::new("/proc/1/exe")));
         let named =
             ProgramFilter::of_machine(&["/proc/self/exe".into()], &[]).expect("it is there");
-        assert_eq!(named.executors(&own), []);
+        assert!(named.executors(&own).is_empty());
     }
 
     #[test]
@@ -159,7 +159,7 @@ mod tests {
             exempt: vec![at(&sshd)],
             exempt_sid: None,
         };
-        assert_eq!(named.executors(&metadata(&sshd)), []);
+        assert!(named.executors(&metadata(&sshd)).is_empty());
         assert!(
             named.is_selected(Path::new("/elsewhere"), &metadata(&sshd))
                 && !named.is_selected(&other, &metadata(&other))
