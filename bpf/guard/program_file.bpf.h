@@ -17,9 +17,9 @@
 
 /*
  * Whether somebody other than root can change the file while its ctime and its size stay. A file
- * system in memory does not change the ctime when a file is written through a shared mapping. What
- * a file system of FUSE says comes from a user's process. In a user namespace, any user can mount
- * overlayfs above one of them.
+ * system in memory changes the ctime at the first write to a shared mapping, unless the page was
+ * read before. What a file system of FUSE says comes from a user's process. In a user namespace,
+ * any user can mount overlayfs above one of them.
  */
 static __always_inline bool changes_unseen(struct inode *inode)
 {
