@@ -42,31 +42,6 @@ struct {
 /* Passed instead of an identity, if that of the current process is to be used. */
 #define IDENTITY_CURRENT IDENTITY_ANY
 
-/*
- * What distinguishes the file of a task's program from other files, and from other versions of the
- * same file.
- */
-struct executable {
-	u64 inode;
-	s64 ctime_ns;
-	u64 size;
-	u32 device;
-};
-
-/* Returns whether the task has an executable. */
-static __always_inline bool executable_of(struct task_struct *task, struct executable *executable)
-{
-	struct inode *inode = BPF_CORE_READ(task, mm, exe_file, f_inode);
-
-	if (!inode)
-		return false;
-	executable->inode = BPF_CORE_READ(inode, i_ino);
-	executable->device = BPF_CORE_READ(inode, i_sb, s_dev);
-	executable->size = BPF_CORE_READ(inode, i_size);
-	executable->ctime_ns = inode_ctime_ns(inode);
-	return executable->inode;
-}
-
 static __always_inline struct identity_name *identity_name(void)
 {
 	u32 first = 0;

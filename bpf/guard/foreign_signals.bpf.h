@@ -89,9 +89,8 @@ static __always_inline bool may_be_guarded(struct task_struct *task)
 static __always_inline bool is_beyond_guard(struct task_struct *sender)
 {
 	struct thread_state *thread = thread_at(slot_of(sender));
-	struct session *session = session_at(thread->guard.session);
 
-	return !has(thread, GUARD) || !session || is_exempt(thread, session);
+	return !has(thread, GUARD) || exemption_of(thread->slot) == GUARD_EXEMPT;
 }
 
 /*

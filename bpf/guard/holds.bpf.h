@@ -4,6 +4,7 @@
 #define TOLLGATE_GUARD_HOLDS_BPF_H
 
 #include "gate/calls.bpf.h"
+#include "guard/exemption.bpf.h"
 #include "guard/profiles.bpf.h"
 #include "guard/state.bpf.h"
 #include "wire/guard.h"
@@ -51,21 +52,6 @@ static __always_inline u64 guard_delay(struct guard_parameters *parameters, u32 
 	if (lfc > 62 || factor >= 1ULL << (63 - lfc) || factor << lfc > parameters->delay_cap_ns)
 		return parameters->delay_cap_ns;
 	return factor << lfc;
-}
-
-/* The task's session (setsid), as a number of the initial PID namespace. */
-static __always_inline u32 sid_of(struct task_struct *task)
-{
-	return BPF_CORE_READ(task, signal, pids[PIDTYPE_SID], numbers[0].nr);
-}
-
-/* Whether the thread is exempt: observed, but never held. */
-static __always_inline bool is_exempt(struct thread_state *thread, struct session *session)
-{
-	struct guard_profile *profile = profile_at(thread->guard.profile_slot);
-
-	return (profile && profile->is_exempt) ||
-	       sid_of(bpf_get_current_task_btf()) == session->guard.exempt_sid;
 }
 
 /*
@@ -160,9 +146,10 @@ __noinline int guard_respond(struct thread_state *thread, struct session *sessio
 	cold = guard_cold_of(thread);
 	was_held = thread->guard.held;
 	response = session->guard.response;
-	if (response != GUARD_OBSERVE && is_exempt(thread, session)) {
-		restraint = GUARD_EXEMPT;
-		response = GUARD_OBSERVE;
+	if (response != GUARD_OBSERVE) {
+		restraint = exemption_of(thread->slot);
+		if (restraint != GUARD_UNRESTRAINED)
+			response = GUARD_OBSERVE;
 	}
 	if (response == GUARD_DENY && is_execve(call) && precall_of(call)) {
 		thread->guard.precall = PRECALL_DENY;
@@ -184,7 +171,10 @@ __noinline int guard_respond(struct thread_state *thread, struct session *sessio
 		delay_ns = 0;
 	}
 	if (delay_ns && !was_held && is_max_held(session)) {
-		restraint = GUARD_MAX_HELD;
+		if (session->guard.over_max_held == GUARD_KILL)
+			action = bpf_send_signal(SIGKILL) ? GUARD_OBSERVE : GUARD_KILL;
+		else
+			restraint = GUARD_MAX_HELD;
 		delay_ns = 0;
 	}
 	if (delay_ns) {

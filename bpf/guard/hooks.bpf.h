@@ -87,7 +87,8 @@ static __always_inline bool guard_test_call(struct thread_state *thread, u32 cal
  * A thread begins a program, or is attached while it runs one. The guard has seen none of its calls
  * yet.
  */
-static __always_inline void guard_begin_program(struct thread_state *thread, u64 scope)
+static __always_inline void guard_begin_program(struct thread_state *thread, u64 scope,
+						u32 executor)
 {
 	struct guard_cold *cold = guard_cold_of(thread);
 	u32 i;
@@ -101,6 +102,7 @@ static __always_inline void guard_begin_program(struct thread_state *thread, u64
 	frame_reset(thread, cold);
 	cold->max_lfc = 0;
 	cold->had_kernel_grace = 0;
+	guard_executors[thread->slot & (THREADS - 1)] = executor;
 	for (i = 0; i < GUARD_HANDLERS; i++)
 		WRITE_ONCE(cold->interrupted[i], 0);
 	thread->guard.profile_slot = profile_slot_of(READ_ONCE(thread->task), thread->guard.session,
@@ -130,7 +132,10 @@ static __always_inline void guard_join(struct joining *at)
 			guard_note_stopped(thread);
 		/* Before its first execve, the thread runs Tollgate's own program. */
 		if (!thread->until_exec)
-			guard_begin_program(thread, at->identity);
+			guard_begin_program(thread, at->identity,
+					    was_guarded ?
+						    guard_executors[before->slot & (THREADS - 1)] :
+						    executor_of_running((void *)thread->task));
 	} else if (was_guarded) {
 		at->mask |= GUARD;
 	}
@@ -149,7 +154,7 @@ static __always_inline void guard_exec(struct thread_state *thread)
 	 */
 	if (unlikely(READ_ONCE(header.ever_held)))
 		guard_cold_of(thread)->ever_held = 1;
-	guard_begin_program(thread, IDENTITY_CURRENT);
+	guard_begin_program(thread, IDENTITY_CURRENT, executor_of((void *)READ_ONCE(thread->task)));
 }
 
 static __always_inline void guard_task_exit(struct thread_state *thread, struct task_struct *task)
@@ -193,6 +198,8 @@ static __always_inline void guard_fork(struct thread_state *thread, struct threa
 	thread->guard.profile_slot = parent->guard.profile_slot;
 	thread->guard.lfc = parent->guard.lfc;
 	cold->max_lfc = before->max_lfc;
+	guard_executors[thread->slot & (THREADS - 1)] =
+		guard_executors[parent->slot & (THREADS - 1)];
 	thread->guard.handlers = parent->guard.handlers;
 	cold->frame[0] = before->frame[0];
 	cold->frame[1] = before->frame[1];

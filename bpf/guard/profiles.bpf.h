@@ -5,6 +5,7 @@
 
 #include "gate/identity.bpf.h"
 #include "gate/threads.bpf.h"
+#include "guard/program_file.bpf.h"
 #include "lib/path.bpf.h"
 #include "wire/guard.h"
 
@@ -86,16 +87,12 @@ __noinline u32 profile_slot_of(u64 address, u32 session, u64 scope)
 {
 	struct task_struct *task = (void *)address;
 	struct guard_program_record *record;
+	struct guard_profile *profile;
 	struct guard_program program = { .session = session };
-	struct executable executable;
 	u32 *known, slot;
 
-	if (!executable_of(task, &executable))
+	if (!program_file_of(task, &program))
 		return GUARD_PROFILE_NONE;
-	program.inode = executable.inode;
-	program.device = executable.device;
-	program.size = executable.size;
-	program.ctime_ns = executable.ctime_ns;
 	if (config.enabled & GUARD_SCOPED)
 		program.scope = scope == IDENTITY_CURRENT ? scope_of(session) : scope;
 	known = bpf_map_lookup_elem(&guard_programs, &program);
@@ -137,6 +134,11 @@ __noinline u32 profile_slot_of(u64 address, u32 session, u64 scope)
 			bpf_probe_read_kernel(&record->scope, sizeof(record->scope),
 					      identity_name());
 		bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
+	} else {
+		/* User space will not identify it. */
+		profile = profile_at(slot);
+		if (profile)
+			profile->is_identified = 1;
 	}
 	return slot;
 }

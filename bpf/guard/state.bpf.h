@@ -14,6 +14,9 @@ struct guard_cold guard_threads[THREADS] SEC(".bss.guard");
  */
 u32 guard_reactions[THREADS] SEC(".bss.reactions");
 
+/* By whom each thread's program was executed: GUARD_EXECUTOR(). */
+u32 guard_executors[THREADS] SEC(".bss.executors");
+
 _Static_assert(sizeof(struct guard_cold) == CACHE_LINE, "an entry shares cache lines");
 _Static_assert(__builtin_offsetof(struct guard_hot, lfc) % sizeof(u32) == 0 &&
 		       __builtin_offsetof(struct guard_hot, held) ==
@@ -35,6 +38,7 @@ static __always_inline void guard_new_thread(u32 slot)
 {
 	__builtin_memset(guard_cold_at(slot), 0, sizeof(struct guard_cold));
 	guard_reactions[slot & (THREADS - 1)] = 0;
+	guard_executors[slot & (THREADS - 1)] = GUARD_EXECUTOR_NONE;
 }
 
 #endif

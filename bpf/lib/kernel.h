@@ -141,8 +141,18 @@ struct pid {
 	struct upid numbers[1];
 };
 
+typedef struct {
+	u32 val;
+} kuid_t;
+
+struct user_namespace {
+	int level;
+};
+
 struct super_block {
 	u32 s_dev;
+	unsigned long s_magic;
+	struct user_namespace *s_user_ns;
 };
 
 struct timespec64 {
@@ -152,6 +162,7 @@ struct timespec64 {
 
 struct inode {
 	unsigned short i_mode;
+	kuid_t i_uid;
 	u32 i_rdev;
 	unsigned long i_ino;
 	struct super_block *i_sb;
@@ -327,11 +338,9 @@ struct task_io_accounting {
 	u64 write_bytes;
 };
 
-typedef struct {
-	u32 val;
-} kuid_t;
-
 struct cred {
+	kuid_t uid;
+	kuid_t suid;
 	kuid_t euid;
 };
 

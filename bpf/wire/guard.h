@@ -86,8 +86,8 @@ struct guard_profile {
 	__u64 unlearned;
 	/* Slots in `guard_overflow_windows`; 0: none. */
 	__u32 overflow[GUARD_OVERFLOW_MAX];
-	/* Never held or killed, only observed. */
-	__u32 is_exempt;
+	/* User space has seen the program's file, and has exempted the file if it is exempt. */
+	__u32 is_identified;
 	__u32 unused;
 	/* Incremented at each freezing, so that user space can record the time. */
 	__u32 freezes_count;
@@ -121,7 +121,7 @@ struct guard_parameters {
 	__u32 scope;
 	__u64 delay_factor_ns;
 	__u64 delay_cap_ns;
-	/* With this many processes held, further ones are only observed. */
+	/* With this many processes held, `over_max_held` applies to further ones. */
 	__u32 max_held;
 	/*
 	 * Processes of this session (setsid) are only observed. A number of the initial PID
@@ -134,8 +134,30 @@ struct guard_parameters {
 	 */
 	__u64 suspend_execve_ns;
 	__u32 suspend_execve;
+	/* There may be entries of the session in `guard_exempt_files`. */
+	__u32 has_exempt_files;
+	/* enum guard_response: GUARD_OBSERVE or GUARD_KILL */
+	__u32 over_max_held;
 	__u32 unused;
 };
+
+/* The user `uid` who has executed a program, with real, effective and saved ID. */
+#define GUARD_EXECUTOR(uid) ((uid) + 1)
+/* The IDs were different, or are not known. */
+#define GUARD_EXECUTOR_NONE 0
+#define GUARD_EXECUTOR_ROOT 1
+
+/* A program that is exempt if this user has executed it. */
+struct guard_exempt_file {
+	__u64 inode;
+	__u32 device;
+	__u32 session;
+	/* GUARD_EXECUTOR() of a number of the initial user namespace */
+	__u32 executor;
+	__u32 unused;
+};
+/* The maximum number of such entries of all sessions, which are few paths for each. */
+#define GUARD_EXEMPT_FILES 1024
 
 /* The file of a program, and its scope. */
 struct guard_program {
@@ -144,6 +166,12 @@ struct guard_program {
 	__u64 size;
 	/* Hash of the identity (bpf/gate/identity.bpf.h); 0: the program is not scoped. */
 	__u64 scope;
+	/*
+	 * Its content may differ from that of the file's previous execution, although the other
+	 * fields do not. The address of its memory, while user space identifies it; after that, the
+	 * slot of its profile, by which no execution is found. 0: not so.
+	 */
+	__u64 execution;
 	__u32 device;
 	__u32 session;
 };
@@ -185,7 +213,7 @@ enum guard_response {
 /* Why less was done than the response says. */
 enum guard_restraint {
 	GUARD_UNRESTRAINED = 0,
-	/* Its program, or its session (setsid), is exempt. */
+	/* Its program and user, or its session (setsid), are exempt. */
 	GUARD_EXEMPT = 1,
 	/* The maximum number of processes is held already. */
 	GUARD_MAX_HELD = 2,
@@ -195,6 +223,8 @@ enum guard_restraint {
 	GUARD_NEVER_RETURNS = 4,
 	/* The stop was sent, but it is the thread's tracer that decides whether it takes effect. */
 	GUARD_TRACED = 5,
+	/* Root has executed it, and it is not known yet whether its file is exempt. */
+	GUARD_UNIDENTIFIED = 6,
 };
 
 /*

@@ -23,7 +23,9 @@ use crate::extension::{
     SessionContext,
 };
 use crate::format::{number_of, shown_path};
-use crate::output::{lost_messages, print_message, without_numbers, write_messages_in_background};
+use crate::output::{
+    log_message, lost_messages, print_message, without_numbers, write_messages_in_background,
+};
 use crate::process_selection::Select;
 use crate::report::{Header, Report};
 use crate::session_toll;
@@ -343,7 +345,12 @@ impl SessionRunner {
         note(self.tend());
         let live = self.gate.live_threads(self.session.index);
         self.extensions.iter_mut().for_each(|extension| extension.before_detach(&live));
-        note(self.save());
+        let saved = self.save();
+        // The report may be in a file that nobody reads before the next run needs what is lost.
+        if let Err(error) = &saved {
+            log_message(&format!("{error:#}"));
+        }
+        note(saved);
         let detached_ns = self.detach_tasks().unwrap_or_else(|error| {
             note(Err(error));
             now_ns()

@@ -12,8 +12,7 @@ use crate::harness::{Job, Running, eventually, words};
 
 /// The anomalies are those of a plugin, so that the parents have none.
 fn denounce(it: &Guarded) -> String {
-    let file = it.folder.path().join("denounce.ec");
-    std::fs::write(&file, "on guard(getgid) { return 1; }\n").expect("a file");
+    let file = it.denouncing_plugin("getgid");
     format!("--guard=enforce --plugin {}", file.display())
 }
 

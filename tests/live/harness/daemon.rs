@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Stdio};
 
@@ -137,9 +138,14 @@ impl CommandServer {
 
     #[track_caller]
     pub fn of(program: &Path, cgroup: &TestCgroup, threads: u32) -> Self {
+        Self::as_user(0, program, cgroup, threads)
+    }
+
+    #[track_caller]
+    pub fn as_user(user: u32, program: &Path, cgroup: &TestCgroup, threads: u32) -> Self {
         let mut job = Job::of(vec![program.into(), "command-server".into()]);
         job.command.arg("--threads").arg(threads.to_string());
-        job.command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        job.command.uid(user).gid(user).stdin(Stdio::piped()).stdout(Stdio::piped());
         // The daemon never holds processes of its own session, which is also that of the tests.
         let mut running = job.in_own_session().start();
         // It enters when it has executed the program. Before that, the daemon would see the tests'

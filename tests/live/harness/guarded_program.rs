@@ -38,6 +38,13 @@ impl Guarded {
         program
     }
 
+    /// A plugin that makes this call anomalous, whatever the baseline.
+    pub fn denouncing_plugin(&self, call: &str) -> PathBuf {
+        let file = self.folder.path().join("denounce.ec");
+        std::fs::write(&file, format!("on guard({call}) {{ return 1; }}\n")).expect("a file");
+        file
+    }
+
     pub fn job(&self, options: &str, command: &str) -> Job {
         let command: Vec<OsString> =
             [self.program.clone().into()].into_iter().chain(words(command)).collect();

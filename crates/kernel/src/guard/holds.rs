@@ -371,6 +371,17 @@ impl<'a> Holds<'a> {
         guarded
     }
 
+    /// One of these processes that another session guards, with the process of that session. It
+    /// stays with that session.
+    pub fn guarded_by_another(&self, processes: &[u32]) -> Option<(u32, u32)> {
+        self.slots().map(|slot| self.threads.read(slot)).find_map(|thread| {
+            let is_guarded = thread.task != 0 && thread.mask & wire::GUARD != 0;
+            let session = u32::from(thread.guard.session);
+            (is_guarded && session != self.session && processes.contains(&thread.tgid))
+                .then(|| (thread.tgid, self.sessions.read(session).owner_pid))
+        })
+    }
+
     /// Lets all processes of the session run for [`wire::GUARD_GRACE_NS`], so that they can end.
     /// Returns how many were held.
     pub fn begin_grace(&self) -> usize {

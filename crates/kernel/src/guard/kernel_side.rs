@@ -1,6 +1,7 @@
 //! Ends the guard of a session: releases the processes that it holds, and drops the profiles of the
 //! session's programs.
 
+use super::exempt_files::ExemptFiles;
 use super::holds::Holds;
 use super::profile_table::ProfileTable;
 use crate::gate::{Gate, KernelSide};
@@ -15,6 +16,7 @@ impl KernelSide for GuardKernelSide {
         if gate.sessions.read(session).mask & wire::GUARD != 0 {
             Holds::new(gate, session).release_all();
             ProfileTable::new(gate).drop_profiles(session);
+            ExemptFiles::new(gate, session).clear();
         }
     }
 }

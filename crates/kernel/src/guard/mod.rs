@@ -1,5 +1,6 @@
 //! The guard's kernel side: profiles of programs, and the processes that are held.
 
+pub mod exempt_files;
 mod hold_decisions;
 #[cfg(test)]
 mod hold_model;

@@ -190,15 +190,15 @@ impl KernelProfile {
     }
 
     /// Discards all that the profile has learned. Its room and its counts of calls, freezes and
-    /// wipes remain, and so does its exemption.
+    /// wipes remain, and it stays identified.
     pub fn empty(&self) {
-        let wire::guard_profile { overflow, is_exempt, calls, freezes_count, wipes, .. } =
+        let wire::guard_profile { overflow, is_identified, calls, freezes_count, wipes, .. } =
             self.mapping.read(0);
         self.mapping.write(
             0,
             wire::guard_profile {
                 overflow,
-                is_exempt,
+                is_identified,
                 calls,
                 freezes_count,
                 wipes,
@@ -355,14 +355,10 @@ impl KernelProfile {
         field!(self.mapping, 0, anomalies).write(contents.anomalies);
     }
 
-    /// Exempts the program from now on: its processes are observed, but not held.
-    pub fn set_exempt(&self) {
-        atomic_field!(self.mapping, 0, is_exempt).store(1, Ordering::SeqCst);
-    }
-
-    /// Whether [`KernelProfile::set_exempt`] was called since the profile was assigned.
-    pub fn is_exempt(&self) -> bool {
-        atomic_field!(self.mapping, 0, is_exempt).load(Ordering::SeqCst) != 0
+    /// Records that [`super::exempt_files::ExemptFiles`] has the program's file if it is exempt. If
+    /// it has not, the program may be held from now on.
+    pub fn set_identified(&self) {
+        atomic_field!(self.mapping, 0, is_identified).store(1, Ordering::SeqCst);
     }
 
     /// Makes the training data the normal data. From then on, the program's calls are tested.

@@ -114,9 +114,25 @@ impl<'a> ProfileTable<'a> {
     }
 
     fn insert_program_key(&self, program: &wire::guard_program, slot: u32) -> Result<()> {
-        self.map("guard_programs")
-            .update(program.as_bytes(), &slot.to_ne_bytes(), MapFlags::ANY)
+        let programs = self.map("guard_programs");
+        let mut key = *program;
+        if key.execution != 0 {
+            // Another execution may get the same address.
+            let _ = programs.delete(key.as_bytes());
+            key.execution = slot.into();
+        }
+        programs
+            .update(key.as_bytes(), &slot.to_ne_bytes(), MapFlags::ANY)
             .doing("assigning a profile to a program")
+    }
+
+    /// After the program in this slot was identified: if its file may change unseen, the next
+    /// execution is identified anew.
+    pub fn settle(&self, _lock: &Lock, program: &wire::guard_program, slot: u32) -> Result<()> {
+        match program.execution {
+            0 => Ok(()),
+            _ => self.insert_program_key(program, slot),
+        }
     }
 
     /// If most entries for programs are in use, removes all but one entry of each profile, and all

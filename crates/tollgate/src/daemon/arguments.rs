@@ -1,5 +1,6 @@
 //! The command line of `tollgate daemon`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -45,9 +46,9 @@ pub struct DaemonArguments {
     /// repeated
     #[arg(long, value_name = "PATH", value_parser = process_selection::parse_cgroup)]
     pub cgroup: Vec<String>,
-    /// Never hold processes of this executable; may be repeated
-    #[arg(long, value_name = "PATH")]
-    pub exempt: Vec<PathBuf>,
+    /// Never hold processes of this executable that root or USER has started; may be repeated
+    #[arg(long, value_name = "PATH[:USER]")]
+    pub exempt: Vec<OsString>,
     /// Append each event to this file, as a line of JSON; `-` is stdout
     #[arg(long, value_name = "FILE")]
     pub events: Option<PathBuf>,

@@ -22,7 +22,7 @@ use serde_json::Value;
 
 use crate::extension::{ExtensionSetup, NOT_UNDERSTOOD};
 use crate::format::printable;
-use crate::guard::{self, Events, GuardSetup, Mode, Policy, ProgramFilter};
+use crate::guard::{self, Events, ExemptProgram, GuardSetup, Mode, Policy, ProgramFilter};
 use crate::lens::{InBandSocket, LensSetup};
 use crate::output::{log_message, wait_for_messages};
 use crate::pace::{self, PacingSetup};
@@ -80,9 +80,12 @@ fn policy(arguments: &DaemonArguments) -> Result<Option<Policy>> {
         return Ok(None);
     };
     let mut policy = arguments.options.policy(mode, &arguments.store.folder)?;
-    policy.selection = ProgramFilter::of_machine(&arguments.exe, &arguments.exempt)?;
+    let exempt = arguments.exempt.iter().map(|text| ExemptProgram::parse(text));
+    let exempt = exempt.collect::<Result<Vec<_>>>()?;
+    policy.selection = ProgramFilter::of_machine(&arguments.exe, &exempt)?;
     policy.reports_holds = false;
     policy.wire.exempt_sid = policy.selection.exempt_sid.unwrap_or(wire::GUARD_NO_SID);
+    policy.wire.has_exempt_files = 1;
     Ok(Some(policy))
 }
 

@@ -95,6 +95,7 @@ fn restraint(reason: u32) -> Option<&'static str> {
         wire::GUARD_TERMINATING => Some("requested to end"),
         wire::GUARD_NEVER_RETURNS => Some("the call has no end"),
         wire::GUARD_TRACED => Some("its tracer decides"),
+        wire::GUARD_UNIDENTIFIED => Some("not identified yet"),
         _ => None,
     }
 }

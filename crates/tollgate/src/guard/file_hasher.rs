@@ -26,12 +26,20 @@ const MAX_QUEUED: usize = 16;
 /// A program that has started.
 pub struct StartedProgram {
     pub profile_slot: u32,
+    pub pid: u32,
     pub key: wire::guard_program,
     pub file: File,
     pub path: PathBuf,
     pub metadata: Metadata,
     /// The name of its scope.
     pub scope: Option<String>,
+}
+
+impl StartedProgram {
+    /// Whether another execution of the file may have had another content.
+    pub fn changes_unseen(&self) -> bool {
+        self.key.execution != 0
+    }
 }
 
 /// The program with its digest. `None` if the file cannot be read or is too long.
@@ -69,7 +77,8 @@ impl FileHasher {
         if length > MAX_HASHED_BYTES {
             return Some((program, None));
         }
-        if length > MAX_INLINE_BYTES && !self.digests.has(&program.metadata) {
+        let is_known = !program.changes_unseen() && self.digests.has(&program.metadata);
+        if length > MAX_INLINE_BYTES && !is_known {
             if self.queued == MAX_QUEUED {
                 return Some((program, None));
             }
@@ -78,7 +87,10 @@ impl FileHasher {
             self.queued += usize::from(refused.is_none());
             return refused;
         }
-        let digest = self.digest(&program.file, &program.metadata);
+        let digest = match program.changes_unseen() {
+            true => digest(&program.file, &program.metadata),
+            false => self.digest(&program.file, &program.metadata),
+        };
         Some((program, digest))
     }
 
@@ -91,7 +103,7 @@ impl FileHasher {
     pub fn finished(&mut self) -> Vec<HashedProgram> {
         let finished: Vec<_> = self.thread.iter().flat_map(|(_, from)| from.try_iter()).collect();
         self.queued -= finished.len();
-        for (program, digest) in &finished {
+        for (program, digest) in finished.iter().filter(|(program, _)| !program.changes_unseen()) {
             self.digests.get(&program.metadata, || *digest);
         }
         finished
@@ -155,6 +167,7 @@ mod tests {
             let metadata = long.metadata().expect("it is open");
             StartedProgram {
                 profile_slot: 1,
+                pid: 1,
                 key: Default::default(),
                 file,
                 path: PathBuf::new(),

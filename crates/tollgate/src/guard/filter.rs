@@ -1,21 +1,61 @@
 //! Which programs the guard of a session covers, and which of them it never holds.
 
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs::{self, Metadata};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
+use kernel::guard::exempt_files::executor;
+use kernel::wire;
 
 use crate::format::shown_path;
+use crate::user;
 
 /// Which programs are guarded, and which of these are never held.
 #[derive(Default)]
 pub struct ProgramFilter {
     /// If empty, all programs are selected.
     pub selected: Vec<PathBuf>,
-    pub exempt: Vec<PathBuf>,
+    pub exempt: Vec<ExemptProgram>,
     /// Processes of this session (setsid) are never held.
     pub exempt_sid: Option<u32>,
+}
+
+/// A program that is never held if root, or this user, has executed it. Everybody can execute it
+/// with code of his own (`LD_PRELOAD`).
+#[derive(Clone)]
+pub struct ExemptProgram {
+    pub path: PathBuf,
+    pub user: Option<u32>,
+}
+
+impl ExemptProgram {
+    /// Reads `PATH` or `PATH:USER`. A path may contain a colon.
+    pub fn parse(text: &OsStr) -> Result<Self> {
+        let whole = Self { path: text.into(), user: None };
+        let bytes = text.as_bytes();
+        let colon = bytes.iter().rposition(|byte| *byte == b':');
+        let Some(colon) = colon.filter(|_| !whole.path.exists()) else { return Ok(whole) };
+        let name = String::from_utf8_lossy(&bytes[colon + 1..]);
+        // Users of other name services have numbers only.
+        match user::uid(&name).or_else(|| name.parse().ok()) {
+            Some(user) => {
+                Ok(Self { path: OsStr::from_bytes(&bytes[..colon]).into(), user: Some(user) })
+            }
+            None => bail!(
+                "there is no program {}, and no user {} in /etc/passwd",
+                shown_path(&whole.path),
+                shown_path(Path::new(&*name))
+            ),
+        }
+    }
+
+    fn executors(&self) -> impl Iterator<Item = u32> {
+        [wire::GUARD_EXECUTOR_ROOT].into_iter().chain(self.user.map(executor))
+    }
 }
 
 /// These programs are never held, because without them administrators cannot log in, or nothing is
@@ -41,16 +81,19 @@ fn is_at(path: &Path, file: &Metadata) -> bool {
 impl ProgramFilter {
     /// The filter of a system-wide session. A path that does not exist is an error, because it is
     /// probably mistyped.
-    pub fn of_machine(selected: &[PathBuf], exempt: &[PathBuf]) -> Result<Self> {
+    pub fn of_machine(selected: &[PathBuf], exempt: &[ExemptProgram]) -> Result<Self> {
         let found = |path: &PathBuf| {
             path.canonicalize().with_context(|| format!("there is no program {}", shown_path(path)))
         };
         let selected: Vec<_> = selected.iter().map(found).collect::<Result<_>>()?;
-        let named: Vec<_> = exempt.iter().map(found).collect::<Result<_>>()?;
-        if let Some(other) = selected.iter().chain(&named).find(|path| !path.is_file()) {
+        let named = |it: &ExemptProgram| Ok(ExemptProgram { path: found(&it.path)?, ..*it });
+        let named: Vec<_> = exempt.iter().map(named).collect::<Result<_>>()?;
+        let mut paths = selected.iter().chain(named.iter().map(|it| &it.path));
+        if let Some(other) = paths.find(|path| !path.is_file()) {
             bail!("{} is not a program", shown_path(other));
         }
-        let exempt = NEVER_HELD.iter().map(PathBuf::from).chain(named).collect();
+        let never_held = NEVER_HELD.map(|path| ExemptProgram { path: path.into(), user: None });
+        let exempt = never_held.into_iter().chain(named).collect();
         // Explicitly selected programs are held in every session.
         let exempt_sid = if selected.is_empty() { kernel::process::own_sid() } else { None };
         Ok(Self { selected, exempt, exempt_sid })
@@ -62,10 +105,19 @@ impl ProgramFilter {
             || self.selected.iter().any(|selected| selected == path || is_at(selected, file))
     }
 
-    /// Whether a program is never held. An explicitly selected program is not exempt.
-    pub fn is_exempt(&self, file: &Metadata) -> bool {
-        let any = |paths: &[PathBuf]| paths.iter().any(|path| is_at(path, file));
-        any(&self.exempt) && !any(&self.selected)
+    /// The users, as [`executor`] numbers them, whose processes of this program are never held;
+    /// empty: the program is not exempt. An explicitly selected program is not exempt.
+    pub fn executors(&self, file: &Metadata) -> Vec<u32> {
+        if self.selected.iter().any(|path| is_at(path, file)) {
+            return Vec::new();
+        }
+        let exempt = self.exempt.iter().filter(|exempt| is_at(&exempt.path, file));
+        exempt.flat_map(ExemptProgram::executors).collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    /// The files that are at the exempt paths now.
+    pub fn exempt_files(&self) -> Vec<Metadata> {
+        self.exempt.iter().filter_map(|exempt| fs::metadata(&exempt.path).ok()).collect()
     }
 }
 
@@ -73,14 +125,23 @@ impl ProgramFilter {
 mod tests {
     use super::*;
 
+    fn metadata(path: &Path) -> Metadata {
+        fs::metadata(path).expect("it is there")
+    }
+
+    fn at(path: &Path) -> ExemptProgram {
+        ExemptProgram { path: path.into(), user: None }
+    }
+
     #[test]
     fn tollgate_and_pid_1_are_exempt() {
         let selection = ProgramFilter::of_machine(&[], &[]).expect("nothing is named");
-        assert!(selection.is_exempt(&fs::metadata("/proc/self/exe").expect("it is there")));
-        assert!(selection.exempt.iter().any(|path| path == Path::new("/proc/1/exe")));
+        let own = metadata(Path::new("/proc/self/exe"));
+        assert_eq!(selection.executors(&own), [wire::GUARD_EXECUTOR_ROOT]);
+        assert!(selection.exempt.iter().any(|exempt| exempt.path == Path::new("/proc/1/exe")));
         let named =
             ProgramFilter::of_machine(&["/proc/self/exe".into()], &[]).expect("it is there");
-        assert!(!named.is_exempt(&fs::metadata("/proc/self/exe").expect("it is there")));
+        assert!(named.executors(&own).is_empty());
     }
 
     #[test]
@@ -89,19 +150,39 @@ mod tests {
         let (sshd, other) = (folder.path().join("sshd"), folder.path().join("other"));
         fs::write(&sshd, "one").expect("written");
         fs::write(&other, "one").expect("written");
-        let of = |path: &Path| fs::metadata(path).expect("it is there");
-        let selection = ProgramFilter { exempt: vec![sshd.clone()], ..ProgramFilter::default() };
-        assert!(selection.is_exempt(&of(&sshd)) && !selection.is_exempt(&of(&other)));
-        assert!(selection.is_selected(&other, &of(&other)));
+        let selection = ProgramFilter { exempt: vec![at(&sshd)], ..ProgramFilter::default() };
+        let is_exempt = |path| !selection.executors(&metadata(path)).is_empty();
+        assert!(is_exempt(&sshd) && !is_exempt(&other));
+        assert!(selection.is_selected(&other, &metadata(&other)));
         let named = ProgramFilter {
             selected: vec![sshd.clone()],
-            exempt: vec![sshd.clone()],
+            exempt: vec![at(&sshd)],
             exempt_sid: None,
         };
-        assert!(!named.is_exempt(&of(&sshd)));
+        assert!(named.executors(&metadata(&sshd)).is_empty());
         assert!(
-            named.is_selected(Path::new("/elsewhere"), &of(&sshd))
-                && !named.is_selected(&other, &of(&other))
+            named.is_selected(Path::new("/elsewhere"), &metadata(&sshd))
+                && !named.is_selected(&other, &metadata(&other))
         );
+    }
+
+    #[test]
+    fn exempt_program_is_executed_by_root_or_the_named_user() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a:root");
+        fs::write(&path, "one").expect("written");
+        let parsed = |text: &Path| ExemptProgram::parse(text.as_os_str());
+        assert_eq!(parsed(&path).expect("a file with a colon").path, path);
+        let mut text = path.clone().into_os_string();
+        text.push(":no-such-user");
+        let error = parsed(Path::new(&text)).err().expect("no such user");
+        assert!(error.to_string().contains("no user no-such-user"), "{error}");
+        let named = ExemptProgram { path: path.clone(), user: Some(4711) };
+        let selection =
+            ProgramFilter { exempt: vec![at(&path), named], ..ProgramFilter::default() };
+        let root = wire::GUARD_EXECUTOR_ROOT;
+        assert_eq!(selection.executors(&metadata(&path)), [root, root + 4711]);
+        let root = parsed(Path::new("/proc/self/exe:root")).expect("every machine has root");
+        assert_eq!((root.path.as_path(), root.user), (Path::new("/proc/self/exe"), Some(0)));
     }
 }

@@ -212,8 +212,8 @@ impl HoldControl {
         let training_stops = self.training_stops.as_mut().filter(|_| !self.is_off);
         let exempt_sid = self.exempt_sid;
         let is_learning = |tgid, slot| {
-            let profile = programs.get(slot).map(|program| &program.profile);
-            profile.is_some_and(|it| it.state() != wire::GUARD_NORMAL && !it.is_exempt())
+            let program = programs.get(slot);
+            program.is_some_and(|it| it.profile.state() != wire::GUARD_NORMAL && !it.is_exempt)
                 && (exempt_sid.is_none() || session_of(tgid) != exempt_sid)
                 // If a process is stopped, another one stopped it and does not expect it to
                 // continue.

@@ -53,7 +53,7 @@ pub use arguments::{GuardCommandLine, StoreOption};
 pub use arms::ARMS;
 pub use commands::release_abandoned;
 pub use events::Events;
-pub use filter::ProgramFilter;
+pub use filter::{ExemptProgram, ProgramFilter};
 pub use policy::{GuardArguments, GuardOptions, Mode, Policy};
 pub use requests::REQUEST_KEY;
 pub use session::GuardSetup;

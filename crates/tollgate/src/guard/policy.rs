@@ -56,6 +56,16 @@ pub enum GuardResponse {
     Kill,
 }
 
+/// What the guard does about the anomalies of further processes when it holds as many as it may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OverMaxHeld {
+    /// Only report them
+    Observe,
+    /// Kill the process
+    Kill,
+}
+
 // How the guard tests calls and responds.
 #[derive(Args, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
@@ -102,10 +112,13 @@ pub struct GuardOptions {
     /// (default: 12)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=128))]
     pub tolerize_limit: Option<u16>,
-    /// With enforce, hold at most this many processes at a time; further anomalies are only
-    /// reported (default: 64)
+    /// With enforce, hold at most this many processes at a time (default: 64)
     #[arg(long, value_name = "N")]
     pub max_held: Option<u32>,
+    /// What to do about anomalies of further processes while --max-held processes are held
+    /// (default: observe)
+    #[arg(long, value_enum, value_name = "RESPONSE")]
+    pub over_max_held: Option<OverMaxHeld>,
     /// Briefly stop each process whose baseline is in training, at about this interval. The
     /// baseline then also learns how the process and its parent react to a hold. Applies in every
     /// mode (default: never)
@@ -220,6 +233,8 @@ pub fn observing_parameters() -> wire::guard_parameters {
         // pH's source suspends no execve.
         suspend_execve: 0,
         suspend_execve_ns: ns(default.delay_cap),
+        has_exempt_files: 0,
+        over_max_held: wire::GUARD_OBSERVE,
         unused: 0,
     }
 }
@@ -276,6 +291,10 @@ impl GuardOptions {
                 .map_or(default.delay_factor_ns, ns),
             delay_cap_ns: own.delay_cap.or(file.delay_cap).map_or(default.delay_cap_ns, ns),
             max_held: own.max_held.or(file.max_held).unwrap_or(default.max_held),
+            over_max_held: match own.over_max_held.or(file.over_max_held) {
+                Some(OverMaxHeld::Kill) => wire::GUARD_KILL,
+                Some(OverMaxHeld::Observe) | None => wire::GUARD_OBSERVE,
+            },
             suspend_execve: own
                 .suspend_execve
                 .or(file.suspend_execve)
@@ -310,13 +329,14 @@ impl GuardOptions {
     /// it may serve several modes.
     fn check_effects(&self, mode: Mode, response: GuardResponse) -> Result<()> {
         use GuardResponse::{Delay, Deny, Kill, Stop};
-        let options: [(&str, bool, &[GuardResponse]); 6] = [
+        let options: [(&str, bool, &[GuardResponse]); 7] = [
             ("respond", self.respond.is_some(), &[Delay, Deny, Stop, Kill]),
             ("delay-factor", self.delay_factor.is_some(), &[Delay, Deny]),
             ("delay-cap", self.delay_cap.is_some(), &[Delay, Deny]),
             ("suspend-execve", self.suspend_execve.is_some(), &[Delay, Deny, Stop, Kill]),
             ("suspend-execve-time", self.suspend_execve_time.is_some(), &[Delay]),
             ("max-held", self.max_held.is_some(), &[Delay, Deny, Stop]),
+            ("over-max-held", self.over_max_held.is_some(), &[Delay, Deny, Stop]),
         ];
         for (name, _, responses) in options.into_iter().filter(|(_, is_given, _)| *is_given) {
             if mode != Mode::Enforce {
@@ -415,6 +435,7 @@ impl GuardOptions {
                 .iter()
                 .any(Option::is_some)
             || self.tolerize_limit.is_some()
+            || self.over_max_held.is_some()
             || [self.lookahead, self.sequence].iter().any(Option::is_some)
             || self.scope.is_some()
     }
@@ -444,7 +465,9 @@ mod tests {
         let most = || GuardOptions { max_held: Some(1), ..GuardOptions::default() };
         let execve = || GuardOptions { suspend_execve: Some(1), ..GuardOptions::default() };
         let time = || GuardOptions { suspend_execve_time: second, ..GuardOptions::default() };
-        let all: [&dyn Fn() -> GuardOptions; 5] = [&factor, &cap, &most, &execve, &time];
+        let over =
+            || GuardOptions { over_max_held: Some(OverMaxHeld::Kill), ..GuardOptions::default() };
+        let all: [&dyn Fn() -> GuardOptions; 6] = [&factor, &cap, &most, &over, &execve, &time];
         let refusal = |mode, options| policy_of(mode, options).err().map(|it| it.to_string());
         for options in all {
             for mode in [Mode::Learn, Mode::Watch] {
@@ -462,6 +485,7 @@ mod tests {
         );
         assert!(with(GuardResponse::Kill, &cap).is_some());
         assert!(with(GuardResponse::Kill, &most).is_some());
+        assert!(with(GuardResponse::Kill, &over).is_some());
         assert!(with(GuardResponse::Deny, &time).is_some());
         assert_eq!(with(GuardResponse::Deny, &cap), None);
         assert_eq!(with(GuardResponse::Stop, &most), None);

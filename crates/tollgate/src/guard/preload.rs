@@ -85,7 +85,7 @@ impl ProgramTable {
             let path = opened_path(&file).unwrap_or_else(|| path.clone());
             let Some(digest) = self.hasher.digest(&file, &metadata) else { continue };
             let identity = BaselineId { digest, scope: scope.name.clone() };
-            if self.policy.selection.is_exempt(&metadata) {
+            if !self.policy.selection.executors(&metadata).is_empty() {
                 exempt.push(identity.clone());
             }
             // Only the first of several copies is preloaded. The others share its profile when they
@@ -107,10 +107,10 @@ impl ProgramTable {
         for (slot, program) in slots.into_iter().zip(programs) {
             self.track(gate, lock, slot, program)?;
         }
-        // An exempt program may share the profile of a copy, which any user can make.
+        // An exempt program may share the profile of a copy.
         for slot in exempt.iter().filter_map(|identity| self.profile_slots.get(identity)) {
-            if let Some((program, _)) = self.programs.get(slot) {
-                program.profile.set_exempt();
+            if let Some((program, _)) = self.programs.get_mut(slot) {
+                program.is_exempt = true;
             }
         }
         Ok(())

@@ -21,6 +21,7 @@ pub fn key(metadata: &fs::Metadata, session: u32, scope: u64) -> wire::guard_pro
         ctime_ns: metadata.ctime() * 1_000_000_000 + metadata.ctime_nsec(),
         size: metadata.size(),
         scope,
+        execution: 0,
         device: libc::major(device) << MINOR_BITS | libc::minor(device),
         session,
     }
@@ -30,6 +31,12 @@ fn is_same_file(metadata: &fs::Metadata, key: &wire::guard_program) -> bool {
     let wire::guard_program { inode, ctime_ns, size, .. } =
         self::key(metadata, key.session, key.scope);
     (inode, ctime_ns, size) == (key.inode, key.ctime_ns, key.size)
+}
+
+/// Whether the process runs this file.
+pub fn is_running(pid: u32, file: &fs::Metadata) -> bool {
+    fs::metadata(format!("/proc/{pid}/exe"))
+        .is_ok_and(|running| (running.dev(), running.ino()) == (file.dev(), file.ino()))
 }
 
 /// Opens the file that was executed: that of the process, if the process still runs, or the one at

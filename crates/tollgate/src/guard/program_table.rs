@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use kernel::gate::{Gate, Lock};
+use kernel::guard::exempt_files::ExemptFiles;
 use kernel::guard::profile_table::ProfileTable;
 use kernel::wire;
 
@@ -15,7 +16,7 @@ use super::baseline::{BaselineId, Digest};
 use super::clock::unix_now;
 use super::file_hasher::{FileHasher, StartedProgram};
 use super::policy::Policy;
-use super::program_file::{open_program, opened_path};
+use super::program_file::{is_running, key, open_program, opened_path};
 use super::report::GuardedProgram;
 use super::resolve::short_name;
 use super::scopes::{MAX_SCOPES, SessionScopes, has_free_scope};
@@ -54,6 +55,13 @@ impl ProgramTable {
         // From now on, the guard may have to release processes, and cannot wait long for the store.
         let store = store.with_lock_timeout(Duration::from_secs(1));
         ProfileTable::new(gate).make_profiles(lock)?;
+        let exempt_files = ExemptFiles::new(gate, session);
+        // A session of this number may have been killed.
+        exempt_files.clear();
+        for file in policy.selection.exempt_files() {
+            let executors = policy.selection.executors(&file);
+            exempt_files.set(&key(&file, session, 0), &executors)?;
+        }
         Ok(Self {
             policy,
             store,
@@ -94,9 +102,8 @@ impl ProgramTable {
             Some(path),
             identity.clone(),
         );
-        if self.policy.selection.is_exempt(&metadata) {
-            program.profile.set_exempt();
-        }
+        program.is_exempt = !self.policy.selection.executors(&metadata).is_empty();
+        program.profile.set_identified();
         if let Some(identity) = identity {
             self.install(&mut program, gate, lock, &identity)?;
             self.profile_slots.insert(identity, slot);
@@ -166,6 +173,10 @@ impl ProgramTable {
         let slot = record.profile_slot;
         let Some(file) = open_program(record) else { return self.track_unidentified(gate, slot) };
         let (metadata, path) = (file.metadata()?, opened_path(&file).unwrap_or_default());
+        // Before the file is hashed, which may take long.
+        let executors = self.policy.selection.executors(&metadata);
+        ExemptFiles::new(gate, self.session).set(&record.program, &executors)?;
+        ProfileTable::new(gate).profile(slot)?.set_identified();
         if !self.policy.selection.is_selected(&path, &metadata) {
             let (table, lock) = (ProfileTable::new(gate), Lock::take()?);
             table.share_profile(&lock, &record.program, slot, wire::GUARD_PROFILE_UNSELECTED)?;
@@ -178,6 +189,7 @@ impl ProgramTable {
         let (key, scope) = (record.program, self.scopes.of_record(record));
         match self.hasher.hash(StartedProgram {
             profile_slot: slot,
+            pid: record.pid,
             key,
             file,
             path,
@@ -195,6 +207,8 @@ impl ProgramTable {
         program: StartedProgram,
         digest: Option<Digest>,
     ) -> Result<()> {
+        // While a program runs, nobody can write to its file.
+        let is_certain = !program.changes_unseen() || is_running(program.pid, &program.metadata);
         let StartedProgram { profile_slot: slot, key, path, metadata, scope, .. } = program;
         let lock = Lock::take()?;
         let mut identity = digest.map(|digest| BaselineId { digest, scope });
@@ -218,15 +232,19 @@ impl ProgramTable {
             ProfileTable::new(gate).insert_any_scope_key(&lock, &key, tracked.unwrap_or(slot))?;
         }
         let Some(tracked) = tracked else {
+            ProfileTable::new(gate).settle(&lock, &key, slot)?;
+            if !is_certain {
+                // What it did may belong to another content, and its later executions may not.
+                ProfileTable::new(gate).profile(slot)?.empty();
+                ProfileTable::new(gate).restart_windows(slot);
+            }
             return self.track(gate, &lock, slot, IdentifiedProgram { path, metadata, identity });
         };
         let calls = ProfileTable::new(gate).share_profile(&lock, &key, slot, tracked)?;
         if let Some((program, _)) = self.programs.get_mut(&tracked) {
             program.early_calls += calls;
-            // A copy, which any user can make, may have started before the exempt program itself.
-            if self.policy.selection.is_exempt(&metadata) {
-                program.profile.set_exempt();
-            }
+            // A copy may have started before the exempt program itself.
+            program.is_exempt |= !self.policy.selection.executors(&metadata).is_empty();
         }
         Ok(())
     }
@@ -236,6 +254,7 @@ impl ProgramTable {
     fn track_unidentified(&mut self, gate: &Gate, slot: u32) -> Result<()> {
         self.unidentified += 1;
         let program = TrackedProgram::new(ProfileTable::new(gate).profile(slot)?, None, None);
+        program.profile.set_identified();
         self.programs.insert(slot, (program, Activity::default()));
         Ok(())
     }

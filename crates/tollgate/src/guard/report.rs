@@ -94,8 +94,9 @@ pub struct GuardEvent {
     pub lfc: u8,
     /// observe, delay, deny, stop or kill
     pub action: String,
-    /// Why the response was weaker than configured, or may have been: "never held", "too many are
-    /// held", "requested to end", "the call has no end" or "its tracer decides".
+    /// Why the response was weaker than configured, or may have been: "never held", "not
+    /// identified yet", "too many are held", "requested to end", "the call has no end" or "its
+    /// tracer decides".
     pub restraint: Option<String>,
     /// Where the response takes effect: before, before-ip, end or next. Null if there was no
     /// response.

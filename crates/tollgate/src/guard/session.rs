@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result};
 use control::Response;
 use kernel::gate::Lock;
 use kernel::guard::hold_table::PinnedHolds;
+use kernel::guard::holds::Holds;
 use kernel::session::{LiveThread, SessionOptions};
 
 use super::events::Events;
@@ -19,7 +20,7 @@ use super::report::GuardReport;
 use super::requests::REQUEST_KEY;
 use crate::extension::{Extension, ExtensionSetup, Joining, Losses, Request, SessionContext};
 use crate::format::{number_of, printable};
-use crate::output::print_message;
+use crate::output::{log_message, print_message};
 use crate::report::Section;
 
 /// How often changed baselines are stored.
@@ -59,6 +60,7 @@ impl ExtensionSetup for GuardSetup {
             executables: self.executables,
             _pin: pin,
             report: None,
+            noted_other_guard: false,
             since: SystemTime::now(),
             saved: Instant::now(),
         }))
@@ -75,11 +77,26 @@ struct GuardInSession {
     _pin: Option<PinnedHolds>,
     /// Made before the tasks are detached.
     report: Option<GuardReport>,
+    noted_other_guard: bool,
     since: SystemTime,
     saved: Instant,
 }
 
 impl GuardInSession {
+    /// Prints once that processes stay with another guard. This one learns nothing from them.
+    fn note_guarded_by_another(&mut self, context: &SessionContext<'_>, pids: &[u32]) {
+        let holds = Holds::new(context.gate, context.session.index);
+        if !self.noted_other_guard
+            && let Some((process, other)) = holds.guarded_by_another(pids)
+        {
+            self.noted_other_guard = true;
+            log_message(&format!(
+                "Tollgate process {other} already guards process {process} and maybe others: they \
+                stay with it, and this guard neither tests them nor learns from them"
+            ));
+        }
+    }
+
     /// Publishes new events, if this is the guard of a daemon.
     fn publish_events(&mut self) {
         if let Some(events) = &mut self.events {
@@ -100,6 +117,7 @@ impl Extension for GuardInSession {
                 self.guard.programs.preload_command(context.gate, &Lock::take()?, program, words)
             }
             Joining::Processes { pids, scopes } => {
+                self.note_guarded_by_another(context, pids);
                 scopes.extend(self.guard.programs.preload_processes(context.gate, pids)?);
                 Ok(())
             }

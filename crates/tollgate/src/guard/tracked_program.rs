@@ -24,6 +24,8 @@ pub struct TrackedProgram {
     pub profile: KernelProfile,
     /// Where the program was seen. `None` if it ended before its file could be opened.
     pub path: Option<PathBuf>,
+    /// One of its files is exempt.
+    pub is_exempt: bool,
     pub digest: Option<Digest>,
     pub scope: Option<String>,
     /// The stored baseline that was installed.
@@ -108,6 +110,7 @@ impl TrackedProgram {
         Self {
             profile,
             path,
+            is_exempt: false,
             digest,
             scope: scope.flatten(),
             installed: None,

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::harness::cgroup::TestCgroup;
 use crate::harness::daemon::{CommandServer, GuardDaemon};
 use crate::harness::guarded_program::Guarded;
-use crate::harness::job::{copy, kill, stop};
+use crate::harness::job::{copy, kill, state, stop};
 use crate::harness::metrics::Metrics;
 use crate::harness::{Job, NOBODY, eventually};
 
@@ -279,6 +279,25 @@ fn exemptions_and_max_held() {
     assert_eq!(daemon.status()["held"], serde_json::json!([]));
     let events = daemon.events();
     assert!(events.iter().any(|event| event["restraint"] == "never held"), "{events:?}");
+}
+
+#[test]
+fn process_beyond_max_held_is_killed_on_demand() {
+    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
+    let plugin = it.denouncing_plugin("getgid");
+    let options =
+        format!("{STOPS} --max-held 1 --over-max-held kill --plugin {}", plugin.display());
+    let daemon = GuardDaemon::start(&it, &cgroup, &options);
+    let mut first = joined(&it, &cgroup, &daemon);
+    hold(&mut first);
+    let counted = || daemon.status()["held"].as_array().is_some_and(|held| held.len() == 1);
+    eventually("the daemon has counted it", counted);
+    let mut second = joined(&it, &cgroup, &daemon);
+    second.send(b"x");
+    eventually("its end", || state(second.pid()) == Some('Z'));
+    assert!(first.is_stopped());
+    let events = daemon.events();
+    assert!(events.iter().any(|event| event["action"] == "kill"), "{events:?}");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod daemon;
 mod escapes;
 mod evasion;
+mod exemptions;
 mod holds;
 mod kill9;
 mod left_stopped;
@@ -14,3 +15,4 @@ mod scopes;
 mod store;
 mod switch_off;
 mod systemd_operator;
+mod unseen_changes;

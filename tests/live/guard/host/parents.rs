@@ -8,8 +8,7 @@ use crate::harness::{Job, words};
 #[test]
 fn runuser_runs_on_when_its_child_was_stopped() {
     let it = Guarded::new();
-    let file = it.folder.path().join("denounce.ec");
-    std::fs::write(&file, "on guard(getgid) { return 1; }\n").expect("a file");
+    let file = it.denouncing_plugin("getgid");
     let plugin = format!("--guard=enforce --delay-factor 10ms --plugin {}", file.display());
     for (options, workload) in [
         (plugin.as_str(), "routine 100 1"),

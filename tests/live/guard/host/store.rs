@@ -75,6 +75,20 @@ fn full_disk_is_reported_and_saved_later() {
     daemon.running.finish().success();
 }
 
+/// The report goes to a file, which may be read much later, or never.
+#[test]
+fn full_disk_is_reported_on_stderr_at_the_end_of_a_run() {
+    let it = Guarded::new();
+    let store = it.folder.path().join("store");
+    fs::create_dir(&store).expect("a folder");
+    let fill = format!("cat /dev/zero >{}/filler", store.display());
+    let command = vec!["sh".into(), "-c".into(), fill.into()];
+    let mut job = Job::run("--guard=learn", command).with_small_disk(&store);
+    job.command.env("TOLLGATE_STORE", &store);
+    // The status is that of cat.
+    job.finish().exits_with(1).says("cannot store the baseline of ");
+}
+
 type Make = fn(&Path);
 
 /// What is found in place of a baseline: a name, a function that creates it, and the daemon's
