@@ -63,7 +63,7 @@ struct tollgate_call {
 	/* In its ABI (0: x86-64, 1: i386, 2: x32); 575 stands for all numbers from 575 on. */
 	uint16_t number;
 	uint8_t abi;
-	/* 1: seccomp or a tracer rejected it. It has no times unless it waited for that. */
+	/* 1: seccomp or a tracer rejected it. `wall_ns` is 0 unless it waited for that. */
 	uint8_t is_rejected;
 	/* The number of entries in `sleep`. */
 	uint32_t sleeps;

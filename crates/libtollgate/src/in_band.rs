@@ -79,7 +79,7 @@ pub struct Call {
     pub number: u16,
     /// 0: x86-64, 1: i386, 2: x32.
     pub abi: u8,
-    /// 1: seccomp or a tracer rejected the call. It has no times unless it waited for that.
+    /// 1: seccomp or a tracer rejected the call. `wall_ns` is 0 unless it waited for that.
     pub is_rejected: u8,
     sleeps: u32,
     /// The time asleep in further sites.
