@@ -201,7 +201,8 @@ pub fn thread_of_own_number(process: u32, own: u32) -> Option<u32> {
         let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
         numbers.and_then(|numbers| numbers.split_whitespace().last()?.parse().ok()) == Some(own)
     };
-    threads(process).into_iter().find(is_own)
+    // Mostly, both namespaces are the same one.
+    std::iter::once(own).chain(threads(process)).find(is_own)
 }
 
 /// The index of the call that a thread sleeps in, from /proc. This is for a thread whose call began
