@@ -9,7 +9,7 @@
  *	uint64_t before = tollgate_sequence(records);
  *	ssize_t got = pread(fd, buffer, size, offset);
  *	const struct tollgate_call *call = tollgate_latest(records, before);
- *	if (call && call->blocked_ns > 1000000 &&
+ *	if (call && call->blocked_ns > 1000000 && call->sleeps &&
  *	    tollgate_site_name(call->sleep[0].site, name, sizeof(name)) > 0)
  *		printf("blocked in %s\n", name);
  */
@@ -65,7 +65,7 @@ struct tollgate_call {
 	uint8_t abi;
 	/* 1: seccomp or a tracer rejected it. `wall_ns` is 0 unless it waited for that. */
 	uint8_t is_rejected;
-	/* The number of entries in `sleep`. */
+	/* The number of entries in `sleep`. Further ones have what an earlier call has left. */
 	uint32_t sleeps;
 	/* Sleeps in further sites. */
 	uint64_t other_sleeps_ns;
@@ -117,8 +117,8 @@ static inline uint64_t tollgate_sequence(const struct tollgate_records *records)
 
 /*
  * Returns the latest call of the calling thread, if it was recorded after the sequence number
- * `before`. Returns NULL if it was not: Tollgate does not record this thread any more. The record
- * is valid until the thread has made 15 further calls.
+ * `before`. Returns NULL if it was not: Tollgate does not record this thread any more, or could not
+ * record the call (`losses`). The record is valid until the thread has made 15 further calls.
  */
 static inline const struct tollgate_call *tollgate_latest(const struct tollgate_records *records,
 							  uint64_t before)
