@@ -128,6 +128,18 @@ def _word(reply):
     return struct.unpack("=i", reply[:4])[0]
 
 
+def _is_roots(connection):
+    """Whether root listens at the other end. A name in the abstract namespace, which Tollgate has
+    left, can be any user's. In a user namespace without root, root is the user 65534
+    (user_namespaces(7))."""
+    peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    user = struct.unpack("=iII", peer)[1]
+    if user != 65534:
+        return user == 0
+    with open("/proc/self/uid_map", encoding="ascii") as users:
+        return users.read().split() != ["0", "0", "4294967295"]
+
+
 def _request(request, of):
     if not 0 <= of < 1 << 32:
         raise Unavailable(f"no call of this process has slept in a site {of}")
@@ -137,13 +149,15 @@ def _request(request, of):
     try:
         connection.settimeout(_REPLY_TIMEOUT)
         connection.connect(address)
+        if not _is_roots(connection):
+            raise Unavailable(f"who listens at {name} is not root, and so is not Tollgate")
         _check(_word(_receive(connection, 4)))
         challenge = _receive(connection, _CHALLENGE_LEN)
         connection.sendall(challenge + struct.pack("=II", request, of))
     except OSError as error:
         connection.close()
         hint = (
-            "if this is the socket of a run, the run has ended"
+            "if this is the socket of a run, the run may have ended"
             if os.environ.get(VARIABLE)
             else f"{VARIABLE} is not set"
         )

@@ -34,7 +34,7 @@ pub fn request(request: &Value) -> Result<Value, Error> {
 }
 
 fn exchange(path: &str, request: &Value) -> io::Result<String> {
-    let stream = UnixStream::connect(path)?;
+    let stream = control::connect(path)?;
     stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
     let reply = PendingReply::send(stream, &request.to_string()).receive();
     reply.map(|(line, _)| line).map_err(|NoReply { read, written }| {

@@ -26,7 +26,7 @@ impl Display for Error {
             Self::NoRecords(error, name) => write!(
                 to,
                 "no Tollgate gives in-band records at {name}: {error} (if this is the socket of a \
-                run, the run has ended)"
+                run, the run may have ended)"
             ),
             Self::Refused(sentence) => to.write_str(sentence),
             Self::Kernel(error) => write!(to, "the kernel refused the request: {error}"),

@@ -214,6 +214,30 @@ fn socket_of_variable() -> Option<String> {
     name.filter(|_| !has_more_rights)
 }
 
+/// Whether root listens at the other end. A name in the abstract namespace, which Tollgate has left,
+/// can be any user's.
+fn is_roots(stream: &UnixStream) -> bool {
+    /// Root in a user namespace that does not have root (user_namespaces(7)).
+    const UNMAPPED: u32 = 65534;
+    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: 0 };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: a destination of the given length.
+    unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut length,
+        )
+    };
+    let has_all_users = || {
+        let users = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+        users.split_whitespace().eq(["0", "0", "4294967295"])
+    };
+    peer.uid == 0 || peer.uid == UNMAPPED && !has_all_users()
+}
+
 /// Why Tollgate refuses a request (crates/tollgate/src/lens/in_band_server.rs, errno_of).
 fn refused(errno: i32) -> Error {
     Error::Refused(match errno {
@@ -238,7 +262,7 @@ impl Connection {
         let name = variable.unwrap_or_else(|| DEFAULT_IN_BAND_SOCKET.into());
         let connect = || match name.strip_prefix('@') {
             Some(name) => UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?),
-            None => UnixStream::connect(&name),
+            None => control::connect(&name),
         };
         let stream = match connect() {
             Ok(stream) => stream,
@@ -251,6 +275,10 @@ impl Connection {
                 )));
             }
         };
+        if !is_roots(&stream) {
+            let reason = format!("who listens at {name} is not root, and so is not Tollgate");
+            return Err(Error::Refused(reason));
+        }
         let mut connection = Self { stream, name };
         let timeout = connection.stream.set_read_timeout(Some(REPLY_TIMEOUT));
         timeout.map_err(|error| connection.failed(error))?;

@@ -10,9 +10,6 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::format::shown_path;
 
-/// The most bytes of a path at which a socket can be (unix(7), sun_path, without the final NUL).
-const MAX_PATH_LEN: usize = 107;
-
 /// A listening socket; its file exists as long as this value.
 pub struct SocketFile {
     path: PathBuf,
@@ -24,12 +21,7 @@ impl SocketFile {
     /// another process listens there, but replaces a socket that a killed one left.
     pub fn listen(path: &Path, mode: u32, in_use: impl FnOnce() -> String) -> Result<Self> {
         let context = || format!("cannot listen at {}", shown_path(path));
-        let length = path.as_os_str().len();
-        ensure!(
-            length <= MAX_PATH_LEN,
-            "{}: the path of a socket has at most {MAX_PATH_LEN} bytes, and this one has {length}",
-            context()
-        );
+        control::check_socket_path(path).with_context(context)?;
         if UnixStream::connect(path).is_ok() {
             bail!(in_use());
         }
@@ -86,9 +78,9 @@ mod tests {
 
     #[test]
     fn path_that_is_too_long_is_explained() {
-        let path = Path::new("/").join("x".repeat(MAX_PATH_LEN));
+        let path = Path::new("/").join("x".repeat(107));
         let error = SocketFile::listen(&path, 0o600, String::new).err().expect("it is too long");
-        let error = error.to_string();
+        let error = format!("{error:#}");
         assert!(error.ends_with("at most 107 bytes, and this one has 108"), "{error}");
     }
 }

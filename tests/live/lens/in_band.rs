@@ -223,6 +223,12 @@ fn refusal_says_that_the_run_may_have_ended() {
 }
 
 #[test]
+fn library_takes_records_from_root_only() {
+    let ran = Job::of(workload("in-band-impostor")).before_exec(drop_rights).finish();
+    ran.exits_with(1).says("is not root, and so is not Tollgate");
+}
+
+#[test]
 fn records_of_a_killed_tollgate_are_stale() {
     let running = run("", workload("in-band-until-stale")).start();
     eventually("its records", || running.read("out").contains("reading"));

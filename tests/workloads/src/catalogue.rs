@@ -66,6 +66,8 @@ pub const WORKLOADS: &[Workload] = &[
         "Has a child connect and end, and another one with its number use the connection."),
     workload("in-band-idle", "", in_band_connections::idle,
         "Opens connections without sending requests, and requests in-band records."),
+    workload("in-band-impostor", "", in_band_connections::impostor,
+        "Listens as Tollgate does, and requests in-band records of itself."),
     workload("named-threads", "NAME...", calls::named_threads,
         "Starts a thread for each NAME, which it gives itself; each calls getppid 10 times."),
     workload("threads", "N CALLS", calls::threads,

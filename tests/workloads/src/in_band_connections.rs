@@ -3,7 +3,7 @@
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, RawFd};
 use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::net::{SocketAddr, UnixStream};
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use std::{env, fs, ptr, thread};
@@ -182,4 +182,15 @@ pub fn idle(arguments: Arguments) -> Outcome {
     }
     own()?;
     print_line("ok")
+}
+
+/// Listens as Tollgate does, and requests in-band records of itself.
+pub fn impostor(arguments: Arguments) -> Outcome {
+    arguments.end()?;
+    let name = format!("impostor-{}", std::process::id());
+    let listen = || UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?);
+    let _listener = listen().map_err(|error| os_failure("listen", error))?;
+    // SAFETY: no other thread reads the environment.
+    unsafe { env::set_var("TOLLGATE_IN_BAND", format!("@{name}")) };
+    own().map(drop)
 }
