@@ -136,8 +136,8 @@ def _is_roots(connection):
     user = struct.unpack("=iII", peer)[1]
     if user != 65534:
         return user == 0
-    with open("/proc/self/uid_map", encoding="ascii") as users:
-        return users.read().split() != ["0", "0", "4294967295"]
+    with open("/proc/self/uid_map", "rb") as users:
+        return users.read().split() != [b"0", b"0", b"4294967295"]
 
 
 def _request(request, of):
