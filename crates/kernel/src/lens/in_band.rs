@@ -532,3 +532,25 @@ impl KernelSide for InBandKernelSide {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entry_replaces_its_token_only() {
+        let none = Assignment { process: 0, entry: 0 };
+        let (token, own) =
+            (Assignment { process: 0, entry: 515 }, Assignment { process: 7, entry: 256 });
+        // The byte beside is the gate's.
+        let memory = AtomicU32::new(u32::from_ne_bytes([0, 0, 0, 9]));
+        let word = AssignmentWord(&memory);
+        assert!(word.exchange(none, token) && word.read() == token);
+        assert!(!word.exchange(none, own), "another token is there");
+        assert!(word.exchange(token, own) && word.read() == own);
+        assert_eq!(memory.load(Ordering::SeqCst).to_ne_bytes(), [0, 1, 7, 9]);
+        // The gate has cleared the token.
+        memory.store(0, Ordering::SeqCst);
+        assert!(!word.exchange(token, own) && word.read() == none);
+    }
+}
