@@ -2,7 +2,6 @@
 
 use std::env;
 use std::io;
-use std::os::unix::net::UnixStream;
 
 use control::{
     DEFAULT_SOCKET, NoReply, OTHER_VERSION, PendingReply, REPLY_TIMEOUT, Reply, SOCKET_VARIABLE,
