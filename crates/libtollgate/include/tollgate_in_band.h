@@ -85,7 +85,8 @@ struct tollgate_records {
 /*
  * Returns the records of the calling thread, or NULL if it has none; tollgate_error() returns the
  * reason. The thread's first call requests them from Tollgate, which takes some hundred
- * microseconds. A later call makes a system call to see whether they still advance, and requests
+ * microseconds, and some ten milliseconds if many processes request their first ones at the same
+ * time. A later call makes a system call to see whether they still advance, and requests
  * them anew if not: from a daemon that was restarted, for example.
  * After a fork, the child has to call this itself: what it has inherited is empty. The child of a
  * vfork must not call it. The records stay readable until the process ends or executes another
@@ -97,8 +98,9 @@ const struct tollgate_records *tollgate_records(void);
 /*
  * Writes the NUL-terminated name of the kernel function in which a call has slept to `name`, which
  * has room for `size` bytes. Returns the length of the name without the NUL, or a negative errno.
- * It sends a request to Tollgate, which takes some hundred microseconds. The number of a site has
- * the same meaning in all threads of the process, as long as it runs.
+ * It sends a request to Tollgate, which takes some hundred microseconds, and the first one some ten
+ * milliseconds. The number of a site has the same meaning in all threads of the process, as long as
+ * it executes the program.
  */
 int tollgate_site_name(uint32_t site, char *name, size_t size);
 

@@ -176,7 +176,8 @@ extern "C" fn in_child() {
 }
 
 /// The records of the calling thread. The thread's first call requests them from Tollgate, which
-/// takes some hundred microseconds. A later one makes a system call to see whether they still
+/// takes some hundred microseconds, and some ten milliseconds if many processes request their first
+/// ones at the same time. A later one makes a system call to see whether they still
 /// advance, and requests them anew if not: from a daemon that was restarted, for example. Records
 /// that were requested before stay readable.
 pub fn thread() -> Result<ThreadRecords, Error> {

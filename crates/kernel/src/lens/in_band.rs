@@ -310,7 +310,13 @@ impl InBandTable {
     fn add_process(&mut self, client: &Client) -> OrUnavailable<u32> {
         let memory = match self.spare.take() {
             Some(memory) => memory,
-            None => self.new_memory()?,
+            None => match self.new_memory() {
+                Err(Unavailable::TooManyProcesses) => {
+                    self.remove_ended()?;
+                    self.new_memory()?
+                }
+                memory => memory?,
+            },
         };
         let (client, number) = (client.clone(), memory.process);
         self.processes.insert(number, ProcessMemory { client, memory, latest: 0 });
