@@ -129,8 +129,8 @@ def _word(reply):
 
 
 def _is_roots(connection):
-    """Whether root listens at the other end. A name in the abstract namespace, which Tollgate has
-    left, can be any user's. In a user namespace without root, root is the user 65534
+    """Whether root listens at the other end. A name in the abstract namespace that Tollgate has
+    left can be any user's. In a user namespace without root, root is the user 65534
     (user_namespaces(7))."""
     peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     user = struct.unpack("=iII", peer)[1]

@@ -4,9 +4,9 @@ use crate::arguments::Arguments;
 use crate::failure::Outcome;
 use crate::{
     abi, blocking, calls, children, command_server, consumer, datagrams, escapes, in_band,
-    in_band_connections, in_band_isolation, in_band_lives, in_band_waiters, inherited, lives, load, opener, outcomes,
-    plugin_calls, reading, relay, routine, seccomp, side_effects, signal_forker, signals,
-    slowed_tasks, stopping_parents, tasks, tenants, waits,
+    in_band_connections, in_band_isolation, in_band_lives, in_band_waiters, inherited, lives, load,
+    opener, outcomes, plugin_calls, reading, relay, routine, seccomp, side_effects, signal_forker,
+    signals, slowed_tasks, stopping_parents, tasks, tenants, waits,
 };
 
 pub struct Workload {

@@ -46,13 +46,13 @@ impl From<Error> for Unavailable {
 /// A process keeps its number when it executes another program, which may have the rights of
 /// another user; and when it has ended, another process may get its number.
 #[derive(Clone)]
-pub struct Client {
+pub struct InBandClient {
     process: Arc<ProcessRef>,
     /// Counts the programs that the process has executed, as the gate has noted it.
     image: u64,
 }
 
-impl Client {
+impl InBandClient {
     /// The number of the process in this process's PID namespace.
     pub fn pid(&self) -> u32 {
         self.process.pid
@@ -65,7 +65,7 @@ impl Client {
 }
 
 /// Memory that has a number in the gate.
-struct Memory {
+struct NumberedMemory {
     /// The process's number in the gate.
     process: u32,
     map: MapHandle,
@@ -75,8 +75,8 @@ struct Memory {
 
 /// The memory of one process.
 struct ProcessMemory {
-    client: Client,
-    memory: Memory,
+    client: InBandClient,
+    memory: NumberedMemory,
     /// The entry that was given to a thread last. Entries are used in turn, so that a new thread
     /// seldom finds the records of one that has ended.
     latest: u32,
@@ -143,7 +143,7 @@ pub struct InBandTable {
     processes: BTreeMap<u32, ProcessMemory>,
     /// The memory of the next process. The kernel takes some 20 ms to put memory into a map of maps
     /// (v6.18 kernel/bpf/syscall.c, maybe_wait_bpf_programs).
-    spare: Option<Memory>,
+    spare: Option<NumberedMemory>,
     /// The latest token.
     token: u16,
 }
@@ -182,9 +182,9 @@ impl InBandTable {
     }
 
     /// The process, with the program that it executes now.
-    pub fn client(&self, process: ProcessRef) -> OrUnavailable<Client> {
+    pub fn client(&self, process: ProcessRef) -> OrUnavailable<InBandClient> {
         let image = self.image_of(process.pid)?;
-        Ok(Client { process: Arc::new(process), image })
+        Ok(InBandClient { process: Arc::new(process), image })
     }
 
     fn image_of(&self, pid: u32) -> OrUnavailable<u64> {
@@ -194,7 +194,7 @@ impl InBandTable {
     }
 
     /// Whether the process still executes the program.
-    fn is_unchanged(&self, client: &Client) -> bool {
+    fn is_unchanged(&self, client: &InBandClient) -> bool {
         client.process.lives() && self.image_of(client.pid()) == Ok(client.image)
     }
 
@@ -204,7 +204,7 @@ impl InBandTable {
     /// program. It gets an entry only in place of the token. So it still executes the program that
     /// was found between the two, which must be that of the client; and so does its process,
     /// because its other threads end when one executes a program.
-    pub fn add_thread(&mut self, client: &Client, tid: u32) -> OrUnavailable<GrantedEntry> {
+    pub fn add_thread(&mut self, client: &InBandClient, tid: u32) -> OrUnavailable<GrantedEntry> {
         if self.is_closed {
             return Err(Unavailable::NotGated);
         }
@@ -237,7 +237,7 @@ impl InBandTable {
     }
 
     /// Whether the thread in a slot executes the program of the client.
-    fn is_at(&self, slot: u32, client: &Client) -> bool {
+    fn is_at(&self, slot: u32, client: &InBandClient) -> bool {
         self.images.read(slot) == client.image && client.process.lives()
     }
 
@@ -261,7 +261,7 @@ impl InBandTable {
     }
 
     /// The address of the kernel's code that is a site of a process. `None`: it has no such site.
-    pub fn site_address(&self, client: &Client, site: u32) -> Option<u64> {
+    pub fn site_address(&self, client: &InBandClient, site: u32) -> Option<u64> {
         let (process, _) = self.processes.iter().find(|(_, memory)| client.owns(memory))?;
         if !self.is_unchanged(client) {
             return None;
@@ -307,7 +307,7 @@ impl InBandTable {
         Err(reason)
     }
 
-    fn add_process(&mut self, client: &Client) -> OrUnavailable<u32> {
+    fn add_process(&mut self, client: &InBandClient) -> OrUnavailable<u32> {
         let memory = match self.spare.take() {
             Some(memory) => memory,
             None => match self.new_memory() {
@@ -323,7 +323,7 @@ impl InBandTable {
         Ok(number)
     }
 
-    fn new_memory(&mut self) -> OrUnavailable<Memory> {
+    fn new_memory(&mut self) -> OrUnavailable<NumberedMemory> {
         let map = new_memory()?;
         let number = map.info().doing("finding memory for in-band records")?.info.id;
         let _lock = Lock::take()?;
@@ -335,7 +335,7 @@ impl InBandTable {
             .update(&process.to_ne_bytes(), &map.as_fd().as_raw_fd().to_ne_bytes(), MapFlags::ANY)
             .doing("giving a process memory for in-band records")?;
         self.tables.owners.write(process, wire::in_band_owner { session: self.session, sites: 0 });
-        Ok(Memory { process, map, number })
+        Ok(NumberedMemory { process, map, number })
     }
 
     /// Frees the memory of programs that have ended, and makes that of the next process. Both take
@@ -368,7 +368,7 @@ impl InBandTable {
     }
 
     /// Whether the process has ended, or has requested records for a later program.
-    fn has_ended(&self, client: &Client) -> bool {
+    fn has_ended(&self, client: &InBandClient) -> bool {
         let is_later = |other: &ProcessMemory| {
             other.client.pid() == client.pid() && other.client.image > client.image
         };

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use control::{Challenge, IN_BAND_REQUEST_LEN, IN_BAND_SOCKET, IN_BAND_VARIABLE, InBandRequest};
 use kernel::gate::Gate;
-use kernel::lens::in_band::{Client, InBandTable, Unavailable};
+use kernel::lens::in_band::{InBandClient, InBandTable, Unavailable};
 use kernel::process;
 use kernel::socket_messages::{receive_with_sender, request_senders, send_with_descriptor};
 use kernel::symbols::KernelSymbols;
@@ -34,8 +34,8 @@ const MAX_WAITING: usize = 512;
 const MAX_WAITING_OF_PROCESS: usize = 64;
 /// Threads that find the names and lines of sites, which may take seconds.
 const MAX_TEXT_THREADS: usize = 64;
-/// Without requests for this long, the table is tended, which takes the kernel some 20 ms. A process
-/// whose threads begin together sends its requests faster than this.
+/// Without requests for this long, the table is tended, which takes the kernel some 20 ms. Threads
+/// that begin together send their requests faster than this.
 const TEND_DELAY: Duration = Duration::from_millis(50);
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -151,7 +151,7 @@ impl Drop for InBandServer {
 /// A connection whose request has not come yet.
 struct Waiting {
     stream: UnixStream,
-    client: Client,
+    client: InBandClient,
     challenge: Challenge,
     since: Instant,
 }
