@@ -215,8 +215,8 @@ fn socket_of_variable() -> Option<String> {
     name.filter(|_| !has_more_rights)
 }
 
-/// Whether root listens at the other end. A name in the abstract namespace that Tollgate has left can
-/// be any user's.
+/// Whether root listens at the other end. Any user can have a name in the abstract namespace that
+/// Tollgate has left.
 fn is_roots(stream: &UnixStream) -> bool {
     /// Root in a user namespace that does not have root (user_namespaces(7)).
     const UNMAPPED: u32 = 65534;
