@@ -1,8 +1,8 @@
 //! The requests for in-band records (docs/in-band.md), between a program and Tollgate.
 //!
 //! Once a program has connected, Tollgate sends a word of four bytes: an errno or 0. After 0, it
-//! sends a challenge. The request begins with the same bytes, so it was sent after Tollgate has seen
-//! which program the process executes (docs/decisions/0012-in-band.md).
+//! sends a challenge. The request begins with the same bytes, so it was sent after Tollgate has
+//! seen which program the process executes (docs/decisions/0012-in-band.md).
 
 /// The variable of the environment that names the socket: a path, or "@NAME" for a name in the
 /// abstract namespace (unix(7)).

@@ -48,6 +48,8 @@ impl From<Error> for Unavailable {
 #[derive(Clone)]
 pub struct InBandClient {
     process: Arc<ProcessRef>,
+    /// Its number in the initial PID namespace.
+    tgid: u32,
     /// Counts the programs that the process has executed, as the gate has noted it.
     image: u64,
 }
@@ -59,7 +61,7 @@ impl InBandClient {
     }
 
     fn owns(&self, memory: &ProcessMemory) -> bool {
-        let Self { process, image } = &memory.client;
+        let Self { process, image, .. } = &memory.client;
         process.pid == self.process.pid && *image == self.image && process.lives()
     }
 }
@@ -183,27 +185,28 @@ impl InBandTable {
 
     /// The process, with the program that it executes now.
     pub fn client(&self, process: ProcessRef) -> OrUnavailable<InBandClient> {
-        let image = self.image_of(process.pid)?;
-        Ok(InBandClient { process: Arc::new(process), image })
+        let slot = self.slot_of_process(process.pid)?;
+        let (tgid, image) = (self.threads.read(slot).tgid, self.images.read(slot));
+        Ok(InBandClient { process: Arc::new(process), tgid, image })
     }
 
-    fn image_of(&self, pid: u32) -> OrUnavailable<u64> {
+    fn slot_of_process(&self, pid: u32) -> OrUnavailable<u32> {
         let tids: BTreeSet<_> = process::threads(pid).into_iter().collect();
-        let slot = self.slot_of(|tid| tids.contains(&tid))?;
-        Ok(self.images.read(slot))
+        self.slot_of(|tid| tids.contains(&tid))
     }
 
     /// Whether the process still executes the program.
     fn is_unchanged(&self, client: &InBandClient) -> bool {
-        client.process.lives() && self.image_of(client.pid()) == Ok(client.image)
+        self.slot_of_process(client.pid()).is_ok_and(|slot| self.is_at(slot, client))
     }
 
     /// Gives a thread an entry for its records. `tid` is its number in its own PID namespace.
     ///
     /// The thread first gets a token, which the gate clears if the thread ends or executes another
-    /// program. It gets an entry only in place of the token. So it still executes the program that
-    /// was found between the two, which must be that of the client; and so does its process,
-    /// because its other threads end when one executes a program.
+    /// program, as when another one gets its slot. It gets an entry only in place of the token. So it
+    /// is still the thread, and executes the program, that was found between the two, which must be
+    /// those of the client; and so does its process, because its other threads end when one executes
+    /// a program.
     pub fn add_thread(&mut self, client: &InBandClient, tid: u32) -> OrUnavailable<GrantedEntry> {
         if self.is_closed {
             return Err(Unavailable::NotGated);
@@ -236,9 +239,11 @@ impl InBandTable {
         }
     }
 
-    /// Whether the thread in a slot executes the program of the client.
+    /// Whether a slot has a thread of the client's process, which executes its program.
     fn is_at(&self, slot: u32, client: &InBandClient) -> bool {
-        self.images.read(slot) == client.image && client.process.lives()
+        let thread = self.threads.read(slot);
+        let is_its = thread.task != 0 && thread.tgid == client.tgid;
+        is_its && self.images.read(slot) == client.image && client.process.lives()
     }
 
     fn grant(&self, process: u32, entry: u32) -> OrUnavailable<GrantedEntry> {
