@@ -203,10 +203,10 @@ impl InBandTable {
     /// Gives a thread an entry for its records. `tid` is its number in its own PID namespace.
     ///
     /// The thread first gets a token, which the gate clears if the thread ends or executes another
-    /// program, as when another one gets its slot. It gets an entry only in place of the token. So it
-    /// is still the thread, and executes the program, that was found between the two, which must be
-    /// those of the client; and so does its process, because its other threads end when one executes
-    /// a program.
+    /// program, as when another one gets its slot. It gets an entry only in place of the token. So
+    /// it is still the thread, and executes the program, that was found between the two, which must
+    /// be those of the client; and so does its process, because its other threads end when one
+    /// executes a program.
     pub fn add_thread(&mut self, client: &InBandClient, tid: u32) -> OrUnavailable<GrantedEntry> {
         if self.is_closed {
             return Err(Unavailable::NotGated);
