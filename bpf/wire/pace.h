@@ -181,7 +181,7 @@ struct pace_cpu {
 	__u32 added;
 	__u32 taken;
 	__u32 kept[PACE_KEPT];
-	/* The entry of the task that a program has ended here last. It keeps its place in the index. */
+	/* The entry whose task a program has ended here last. It keeps its place in the index. */
 	__u32 latest;
 	/* The cycles of a nanosecond at its speed, << PACE_CYCLES_SHIFT. */
 	__u32 cycles_per_ns;
