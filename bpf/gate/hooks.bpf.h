@@ -69,6 +69,7 @@ static __always_inline void call_begin_to_count(struct thread_state *thread,
 {
 	if (config.enabled & LENS)
 		lens_begin_life(thread, task, has(thread, GUARD) && guard_is_held(thread));
+	in_band_note_image(thread, task);
 }
 
 /* The thread is about to count in another row. It is not the current one. */

@@ -289,6 +289,8 @@ static __always_inline void lens_task_exit(struct thread_state *thread, struct t
 	lens_slow_drop_stack(thread);
 	if (in_band_is_on(thread))
 		in_band_drop(thread->slot, false);
+	if (config.enabled & LENS_IN_BAND)
+		in_band_forget(thread);
 }
 
 /* The thread executes another program, whose memory has no in-band records. */
@@ -296,7 +298,8 @@ static __always_inline void lens_exec(struct thread_state *thread)
 {
 	if (in_band_is_on(thread))
 		in_band_drop(thread->slot, false);
-	thread->lens.in_band_process = 0;
+	in_band_note_image(thread, bpf_get_current_task_btf());
+	in_band_forget(thread);
 }
 
 /*

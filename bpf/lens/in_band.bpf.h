@@ -34,12 +34,38 @@ ARRAY_MAP(in_band_counters, 1, struct in_band_counters, BPF_F_MMAPABLE);
 HASH_MAP(in_band_counter_of, IN_BAND_COUNTERS, struct in_band_counter_key, u32);
 
 struct in_band_owner in_band_owners[IN_BAND_PROCESSES] SEC(".bss.in_band");
+/*
+ * How many programs the process of each thread has executed (v6.18 fs/exec.c, begin_new_exec; a
+ * child goes on from its parent's number). So user space sees whether a process still executes the
+ * program that has requested records.
+ */
+u64 in_band_images[THREADS] SEC(".bss.images");
 HASH_MAP(in_band_sites, IN_BAND_PROCESSES *IN_BAND_SITES, struct in_band_site_key, u32);
 
 /* Whether the thread has in-band records. */
 static __always_inline bool in_band_is_on(struct thread_state *thread)
 {
 	return (config.enabled & LENS_IN_BAND) && unlikely(thread->lens.in_band_process);
+}
+
+/* The program that the thread executes, as user space can compare it. */
+static __always_inline void in_band_note_image(struct thread_state *thread,
+					       struct task_struct *task)
+{
+	if (config.enabled & LENS_IN_BAND)
+		in_band_images[thread->slot & (THREADS - 1)] = task->self_exec_id;
+}
+
+/*
+ * The thread has no entry any more, nor a token (crates/kernel/src/lens/in_band.rs). User space
+ * compares and exchanges both fields. So the entry is cleared first: from then on, it finds another
+ * value than it expects.
+ */
+static __always_inline void in_band_forget(struct thread_state *thread)
+{
+	WRITE_ONCE(thread->lens.in_band_entry, 0);
+	barrier();
+	WRITE_ONCE(thread->lens.in_band_process, 0);
 }
 
 static __always_inline struct in_band_thread *in_band_of(struct thread_state *thread)

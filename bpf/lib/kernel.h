@@ -367,6 +367,7 @@ struct task_struct {
 	unsigned long maj_flt;
 	u64 start_time;
 	u64 start_boottime;
+	u64 self_exec_id;
 	struct sched_entity se;
 	struct sched_info sched_info;
 	struct task_io_accounting ioac;

@@ -172,7 +172,10 @@ struct lens_hot {
 	__u64 off_ns;
 	__u32 minor_faults;
 	__u32 major_faults;
-	/* Its in-band records: the process's memory (0: none), and the entry there. */
+	/*
+	 * Its in-band records: the process's memory (0: none), and the entry there. Without memory,
+	 * the entry is a token of user space: a request is being served.
+	 */
 	__u16 in_band_entry;
 	__u8 in_band_process;
 	/* LENS_SAMPLE: how many more cheap calls go untimed. */

@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <tollgate.h>
@@ -27,8 +28,9 @@ static ssize_t read_within_budget(int fd, char *buffer, size_t size)
 
 	if (!call || call->blocked_ns <= budget_ns)
 		return got;
-	if (tollgate_site_name(call->sleep[0].site, site, sizeof(site)) < 0)
-		site[0] = 0;
+	/* Without `sleeps`, what `sleep` has is that of an earlier call. */
+	if (!call->sleeps || tollgate_site_name(call->sleep[0].site, site, sizeof(site)) < 0)
+		strcpy(site, "a site that is not known");
 	fprintf(stderr, "a read was blocked for %.1f ms in %s\n", call->blocked_ns / 1e6, site);
 	abort();
 }

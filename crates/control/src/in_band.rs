@@ -1,8 +1,8 @@
 //! The requests for in-band records (docs/in-band.md), between a program and Tollgate.
 //!
-//! Once a program has connected, Tollgate sends it a challenge. The request begins with the same
-//! bytes, so whoever sends it has the number of its process at that time
-//! (docs/decisions/0012-in-band.md).
+//! Once a program has connected, Tollgate sends a word of four bytes: an errno or 0. After 0, it
+//! sends a challenge. The request begins with the same bytes, so it was sent after Tollgate has
+//! seen which program the process executes (docs/decisions/0012-in-band.md).
 
 /// The variable of the environment that names the socket: a path, or "@NAME" for a name in the
 /// abstract namespace (unix(7)).
@@ -12,7 +12,7 @@ pub const IN_BAND_SOCKET: &str = "in-band.sock";
 /// The path of the socket if the variable is not set.
 pub const DEFAULT_IN_BAND_SOCKET: &str = "/run/tollgate/in-band.sock";
 
-/// What Tollgate sends first.
+/// What Tollgate sends after the first word.
 pub type Challenge = [u8; 8];
 /// The length of a request.
 pub const IN_BAND_REQUEST_LEN: usize = size_of::<Challenge>() + 2 * size_of::<u32>();

@@ -6,6 +6,7 @@ mod client;
 mod followers;
 mod in_band;
 mod protocol;
+mod socket_path;
 
 pub use client::{NoReply, PendingReply};
 pub use followers::{EventReceiver, EventSender, Response};
@@ -16,3 +17,4 @@ pub use in_band::{
 pub use protocol::{
     DEFAULT_SOCKET, OTHER_VERSION, REPLY_TIMEOUT, Reply, SOCKET_VARIABLE, write_line,
 };
+pub use socket_path::{check_socket_path, connect};

@@ -186,7 +186,7 @@ pub struct Usage {
 }
 
 /// The numbers of a process's threads. There are none if it has ended.
-fn threads(pid: u32) -> Vec<u32> {
+pub(crate) fn threads(pid: u32) -> Vec<u32> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     tasks.filter_map(|task| task.file_name().to_str()?.parse().ok()).collect()
 }
@@ -201,7 +201,8 @@ pub fn thread_of_own_number(process: u32, own: u32) -> Option<u32> {
         let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
         numbers.and_then(|numbers| numbers.split_whitespace().last()?.parse().ok()) == Some(own)
     };
-    threads(process).into_iter().find(is_own)
+    // Mostly, both namespaces are the same one.
+    std::iter::once(own).chain(threads(process)).find(is_own)
 }
 
 /// The index of the call that a thread sleeps in, from /proc. This is for a thread whose call began
@@ -248,12 +249,27 @@ pub fn wait_readable(descriptor: i32, limit: Duration) -> bool {
 /// Waits until one of the descriptors can be read, a signal comes, or `limit` passes. Returns which
 /// of them can be read.
 pub fn wait_for<const N: usize>(descriptors: [i32; N], limit: Duration) -> [bool; N] {
-    let mut polls = descriptors.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    let mut polls = descriptors.map(readable);
+    poll(&mut polls, limit);
+    polls.map(|poll| poll.revents != 0)
+}
+
+/// As [`wait_for`], for any number of descriptors.
+pub fn wait_for_any(descriptors: &[i32], limit: Duration) -> Vec<bool> {
+    let mut polls: Vec<_> = descriptors.iter().map(|fd| readable(*fd)).collect();
+    poll(&mut polls, limit);
+    polls.iter().map(|poll| poll.revents != 0).collect()
+}
+
+fn readable(fd: i32) -> libc::pollfd {
+    libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
+}
+
+fn poll(polls: &mut [libc::pollfd], limit: Duration) {
     // Rounded up, because a process that wakes too early would have to wait again.
     let limit = limit.as_micros().div_ceil(1000).try_into().unwrap_or(i32::MAX);
     // SAFETY: as many entries as given.
-    unsafe { libc::poll(polls.as_mut_ptr(), N as libc::nfds_t, limit) };
-    polls.map(|poll| poll.revents != 0)
+    unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, limit) };
 }
 
 /// Whether the other end of a UNIX socket or of a terminal is closed.

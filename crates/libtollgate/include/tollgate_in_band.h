@@ -9,7 +9,7 @@
  *	uint64_t before = tollgate_sequence(records);
  *	ssize_t got = pread(fd, buffer, size, offset);
  *	const struct tollgate_call *call = tollgate_latest(records, before);
- *	if (call && call->blocked_ns > 1000000 &&
+ *	if (call && call->blocked_ns > 1000000 && call->sleeps &&
  *	    tollgate_site_name(call->sleep[0].site, name, sizeof(name)) > 0)
  *		printf("blocked in %s\n", name);
  */
@@ -63,9 +63,9 @@ struct tollgate_call {
 	/* In its ABI (0: x86-64, 1: i386, 2: x32); 575 stands for all numbers from 575 on. */
 	uint16_t number;
 	uint8_t abi;
-	/* 1: seccomp or a tracer rejected it. It has no times unless it waited for that. */
+	/* 1: seccomp or a tracer rejected it. `wall_ns` is 0 unless it waited for that. */
 	uint8_t is_rejected;
-	/* The number of entries in `sleep`. */
+	/* The number of entries in `sleep`. Further ones have what an earlier call has left. */
 	uint32_t sleeps;
 	/* Sleeps in further sites. */
 	uint64_t other_sleeps_ns;
@@ -85,7 +85,8 @@ struct tollgate_records {
 /*
  * Returns the records of the calling thread, or NULL if it has none; tollgate_error() returns the
  * reason. The thread's first call requests them from Tollgate, which takes some hundred
- * microseconds. A later call makes a system call to see whether they still advance, and requests
+ * microseconds, and some ten milliseconds if many processes request their first ones at the same
+ * time. A later call makes a system call to see whether they still advance, and requests
  * them anew if not: from a daemon that was restarted, for example.
  * After a fork, the child has to call this itself: what it has inherited is empty. The child of a
  * vfork must not call it. The records stay readable until the process ends or executes another
@@ -97,8 +98,9 @@ const struct tollgate_records *tollgate_records(void);
 /*
  * Writes the NUL-terminated name of the kernel function in which a call has slept to `name`, which
  * has room for `size` bytes. Returns the length of the name without the NUL, or a negative errno.
- * It sends a request to Tollgate, which takes some hundred microseconds. The number of a site has
- * the same meaning in all threads of the process, as long as it runs.
+ * It sends a request to Tollgate, which takes some hundred microseconds, and the first one some ten
+ * milliseconds. The number of a site has the same meaning in all threads of the process, as long as
+ * it executes the program.
  */
 int tollgate_site_name(uint32_t site, char *name, size_t size);
 
@@ -117,8 +119,8 @@ static inline uint64_t tollgate_sequence(const struct tollgate_records *records)
 
 /*
  * Returns the latest call of the calling thread, if it was recorded after the sequence number
- * `before`. Returns NULL if it was not: Tollgate does not record this thread any more. The record
- * is valid until the thread has made 15 further calls.
+ * `before`. Returns NULL if it was not: Tollgate does not record this thread any more, or could not
+ * record the call (`losses`). The record is valid until the thread has made 15 further calls.
  */
 static inline const struct tollgate_call *tollgate_latest(const struct tollgate_records *records,
 							  uint64_t before)

@@ -22,7 +22,7 @@ struct ErrnoMessage(c_int, String);
 impl From<Error> for ErrnoMessage {
     fn from(error: Error) -> Self {
         let number = match &error {
-            Error::Unreachable(error, _) | Error::Kernel(error) => {
+            Error::Unreachable(error, _) | Error::NoRecords(error, _) | Error::Kernel(error) => {
                 error.raw_os_error().unwrap_or(libc::EIO)
             }
             Error::Refused(_) => libc::EINVAL,

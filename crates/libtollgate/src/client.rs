@@ -2,7 +2,6 @@
 
 use std::env;
 use std::io;
-use std::os::unix::net::UnixStream;
 
 use control::{
     DEFAULT_SOCKET, NoReply, OTHER_VERSION, PendingReply, REPLY_TIMEOUT, Reply, SOCKET_VARIABLE,
@@ -34,7 +33,7 @@ pub fn request(request: &Value) -> Result<Value, Error> {
 }
 
 fn exchange(path: &str, request: &Value) -> io::Result<String> {
-    let stream = UnixStream::connect(path)?;
+    let stream = control::connect(path)?;
     stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
     let reply = PendingReply::send(stream, &request.to_string()).receive();
     reply.map(|(line, _)| line).map_err(|NoReply { read, written }| {

@@ -79,7 +79,7 @@ pub struct Call {
     pub number: u16,
     /// 0: x86-64, 1: i386, 2: x32.
     pub abi: u8,
-    /// 1: seccomp or a tracer rejected the call. It has no times unless it waited for that.
+    /// 1: seccomp or a tracer rejected the call. `wall_ns` is 0 unless it waited for that.
     pub is_rejected: u8,
     sleeps: u32,
     /// The time asleep in further sites.
@@ -176,7 +176,8 @@ extern "C" fn in_child() {
 }
 
 /// The records of the calling thread. The thread's first call requests them from Tollgate, which
-/// takes some hundred microseconds. A later one makes a system call to see whether they still
+/// takes some hundred microseconds, and some ten milliseconds if many processes request their first
+/// ones at the same time. A later one makes a system call to see whether they still
 /// advance, and requests them anew if not: from a daemon that was restarted, for example. Records
 /// that were requested before stay readable.
 pub fn thread() -> Result<ThreadRecords, Error> {
@@ -205,18 +206,68 @@ struct Connection {
     name: String,
 }
 
+/// The socket that the environment names. A program that has more rights than its user, as a
+/// set-user-ID program has, does not let him choose where it sends requests.
+fn socket_of_variable() -> Option<String> {
+    // SAFETY: takes no arguments and cannot fail.
+    let has_more_rights = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    let name = env::var(IN_BAND_VARIABLE).ok().filter(|name| !name.is_empty());
+    name.filter(|_| !has_more_rights)
+}
+
+/// Whether root listens at the other end. Any user can have a name in the abstract namespace that
+/// Tollgate has left.
+fn is_roots(stream: &UnixStream) -> bool {
+    /// Root in a user namespace that does not have root (user_namespaces(7)).
+    const UNMAPPED: u32 = 65534;
+    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: 0 };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: a destination of the given length.
+    unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut length,
+        )
+    };
+    let has_all_users = || {
+        let users = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+        users.split_whitespace().eq(["0", "0", "4294967295"])
+    };
+    peer.uid == 0 || peer.uid == UNMAPPED && !has_all_users()
+}
+
+/// Why Tollgate refuses a request (crates/tollgate/src/lens/in_band_server.rs, errno_of).
+fn refused(errno: i32) -> Error {
+    Error::Refused(match errno {
+        libc::ESRCH => "Tollgate does not gate this thread".to_owned(),
+        libc::EBUSY => {
+            "this thread counts in another session of Tollgate, which has taken it over \
+            from the one that gives in-band records"
+                .to_owned()
+        }
+        libc::EUSERS => "too many processes have in-band records (255 at a time)".to_owned(),
+        libc::ENOSPC => {
+            "too many threads of this process have in-band records (256 at a time)".to_owned()
+        }
+        _ => format!("Tollgate has refused: {}", io::Error::from_raw_os_error(errno)),
+    })
+}
+
 impl Connection {
     fn open(request: InBandRequest) -> Result<Self, Error> {
-        let variable = env::var(IN_BAND_VARIABLE).ok().filter(|name| !name.is_empty());
+        let variable = socket_of_variable();
         let is_set = variable.is_some();
         let name = variable.unwrap_or_else(|| DEFAULT_IN_BAND_SOCKET.into());
         let connect = || match name.strip_prefix('@') {
             Some(name) => UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?),
-            None => UnixStream::connect(&name),
+            None => control::connect(&name),
         };
         let stream = match connect() {
             Ok(stream) => stream,
-            Err(error) if is_set => return Err(Error::Unreachable(error, name)),
+            Err(error) if is_set => return Err(Error::NoRecords(error, name)),
             Err(error) => {
                 return Err(Error::Refused(format!(
                     "this process has no in-band records: {IN_BAND_VARIABLE} is not set, as \
@@ -225,20 +276,29 @@ impl Connection {
                 )));
             }
         };
+        if !is_roots(&stream) {
+            let reason = format!("who listens at {name} is not root, and so is not Tollgate");
+            return Err(Error::Refused(reason));
+        }
         let mut connection = Self { stream, name };
+        let timeout = connection.stream.set_read_timeout(Some(REPLY_TIMEOUT));
+        timeout.map_err(|error| connection.failed(error))?;
+        match connection.word()? {
+            0 => {}
+            errno => return Err(refused(errno as i32)),
+        }
         connection.send(request).map_err(|error| connection.failed(error))?;
         Ok(connection)
     }
 
     fn send(&mut self, request: InBandRequest) -> io::Result<()> {
-        self.stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
         let mut challenge = Challenge::default();
         self.stream.read_exact(&mut challenge)?;
         self.stream.write_all(&request.to_bytes(challenge))
     }
 
     fn failed(&self, error: io::Error) -> Error {
-        Error::Unreachable(error, self.name.clone())
+        Error::NoRecords(error, self.name.clone())
     }
 
     fn word(&mut self) -> Result<u32, Error> {
@@ -279,13 +339,7 @@ pub fn memory_of(thread: u32) -> Result<Result<OwnedFd, i32>, Error> {
 /// Requests the entry of this thread, and maps the memory if this process has not done so.
 fn request_entry() -> Result<*const ThreadPage, Error> {
     // SAFETY: takes no arguments and cannot fail.
-    let granted = request_records(unsafe { libc::gettid() as u32 })?.map_err(|errno| {
-        Error::Refused(match errno {
-            libc::ESRCH => "Tollgate does not gate this thread".to_owned(),
-            libc::EUSERS => "too many threads or processes have in-band records".to_owned(),
-            _ => format!("Tollgate cannot give this thread in-band records (error {errno})"),
-        })
-    })?;
+    let granted = request_records(unsafe { libc::gettid() as u32 })?.map_err(refused)?;
     // SAFETY: the caller holds the lock.
     let mapped = unsafe { &mut *MEMORY.mapped.get() };
     let known = mapped.iter().find(|memory| memory.number == granted.memory_number);
@@ -405,7 +459,7 @@ impl ThreadRecords {
     }
 
     /// The latest call, if it was recorded after the sequence number `before`. `None`: Tollgate
-    /// does not record this thread any more.
+    /// does not record this thread any more, or could not record the call ([`Self::losses`]).
     pub fn latest(self, before: u64) -> Option<Call> {
         let sequence = self.sequence();
         (sequence > before).then(|| self.call(sequence)).flatten()
@@ -431,7 +485,7 @@ fn request_text(request: InBandRequest) -> Result<Option<String>, Error> {
     let mut connection = Connection::open(request)?;
     let errno = connection.word()?;
     if errno != 0 {
-        return Err(Error::Refused(format!("Tollgate has refused (error {errno})")));
+        return Err(refused(errno as i32));
     }
     let mut text = String::new();
     let read = (&connection.stream).take(MAX_TEXT_LEN).read_to_string(&mut text);

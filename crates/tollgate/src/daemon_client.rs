@@ -20,7 +20,7 @@ const PROGRESS_NOTICE: Duration = Duration::from_secs(3);
 
 /// Connects to the daemon, if one listens at the path.
 pub fn connect(path: &Path) -> Result<Option<UnixStream>> {
-    match UnixStream::connect(path) {
+    match control::connect(path) {
         Ok(stream) => Ok(Some(stream)),
         Err(error)
             if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) =>

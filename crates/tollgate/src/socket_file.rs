@@ -21,6 +21,7 @@ impl SocketFile {
     /// another process listens there, but replaces a socket that a killed one left.
     pub fn listen(path: &Path, mode: u32, in_use: impl FnOnce() -> String) -> Result<Self> {
         let context = || format!("cannot listen at {}", shown_path(path));
+        control::check_socket_path(path).with_context(context)?;
         if UnixStream::connect(path).is_ok() {
             bail!(in_use());
         }
@@ -68,5 +69,18 @@ impl SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn path_that_is_too_long_is_explained() {
+        let path = Path::new("/").join("x".repeat(107));
+        let error = SocketFile::listen(&path, 0o600, String::new).err().expect("it is too long");
+        let error = format!("{error:#}");
+        assert!(error.ends_with("at most 107 bytes, and this one has 108"), "{error}");
     }
 }

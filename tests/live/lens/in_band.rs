@@ -1,14 +1,17 @@
 //! In-band records. The workloads compare them with what they know.
 
 use std::ffi::OsString;
-use std::io;
+use std::fs;
+use std::io::{self, Read as _};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixStream};
 
 use tempfile::TempDir;
 
 use crate::harness::cgroup::TestCgroup;
 use crate::harness::job::{folder, kill};
 use crate::harness::plugins::job_in;
-use crate::harness::{Job, Running, eventually, workload};
+use crate::harness::{Job, Running, eventually, tollgate, words, workload};
 
 fn run(options: &str, command: Vec<OsString>) -> Job {
     Job::run(&format!("--in-band {options}"), command)
@@ -165,6 +168,64 @@ fn memory_of_others_is_out_of_reach() {
     for user in ["", "-u 65534:65534"] {
         check(user, &format!("in-band-isolation {pid}"));
     }
+}
+
+/// A process may have the rights of another user once it executes another program.
+#[test]
+fn memory_and_connections_end_with_their_program() {
+    check("", "in-band-before-exec 0");
+    check("", "in-band-before-exec 1");
+}
+
+#[test]
+fn connections_end_with_their_process() {
+    check("", "in-band-pid-reuse");
+}
+
+#[test]
+fn idle_connections_do_not_keep_others_waiting() {
+    check("", "in-band-idle");
+}
+
+/// A process that the session does not gate is refused before it sends anything.
+#[test]
+fn outsiders_are_refused_at_once() {
+    let running = run("", workload("in-band-until-stale")).start();
+    eventually("its records", || running.read("out").contains("reading"));
+    let pid = running.child_running("workloads");
+    let environment = fs::read(format!("/proc/{pid}/environ")).expect("it runs");
+    let mut variables = environment.split(|byte| *byte == 0);
+    let name = variables.find_map(|variable| variable.strip_prefix(b"TOLLGATE_IN_BAND=@"));
+    let address = SocketAddr::from_abstract_name(name.expect("the variable")).expect("an address");
+    let mut stream = UnixStream::connect_addr(&address).expect("it listens");
+    let mut reply = Vec::new();
+    stream.read_to_end(&mut reply).expect("it replies");
+    assert_eq!(reply, libc::ESRCH.to_ne_bytes());
+    running.signal(libc::SIGKILL);
+    eventually("its end", || running.is_over());
+}
+
+#[test]
+fn refusal_says_that_another_session_has_the_thread() {
+    let mut command = vec![tollgate().into()];
+    command.extend(words("run -o /dev/null --"));
+    command.extend(workload("in-band-records"));
+    let ran = run("", command).finish().exits_with(1);
+    ran.says("counts in another session of Tollgate");
+}
+
+#[test]
+fn refusal_says_that_the_run_may_have_ended() {
+    let mut program = Job::of(workload("in-band-records"));
+    program.command.env("TOLLGATE_IN_BAND", "@tollgate-in-band-none");
+    let ran = program.finish().exits_with(1);
+    ran.says("no Tollgate gives in-band records at @tollgate-in-band-none: Connection refused");
+}
+
+#[test]
+fn library_takes_records_from_root_only() {
+    let ran = Job::of(workload("in-band-impostor")).before_exec(drop_rights).finish();
+    ran.exits_with(1).says("is not root, and so is not Tollgate");
 }
 
 #[test]

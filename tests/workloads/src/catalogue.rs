@@ -4,9 +4,9 @@ use crate::arguments::Arguments;
 use crate::failure::Outcome;
 use crate::{
     abi, blocking, calls, children, command_server, consumer, datagrams, escapes, in_band,
-    in_band_isolation, in_band_lives, in_band_waiters, inherited, lives, load, opener, outcomes,
-    plugin_calls, reading, relay, routine, seccomp, side_effects, signal_forker, signals,
-    slowed_tasks, stopping_parents, tasks, tenants, waits,
+    in_band_connections, in_band_isolation, in_band_lives, in_band_waiters, inherited, lives, load,
+    opener, outcomes, plugin_calls, reading, relay, routine, seccomp, side_effects, signal_forker,
+    signals, slowed_tasks, stopping_parents, tasks, tenants, waits,
 };
 
 pub struct Workload {
@@ -56,6 +56,18 @@ pub const WORKLOADS: &[Workload] = &[
         "Reads its in-band records, until they do not advance any more."),
     workload("in-band-isolation", "PID", in_band_isolation::isolation,
         "Tries to write to the memory of its in-band records, and to get that of process PID."),
+    workload("in-band-before-exec", "0|1", in_band_connections::before_exec,
+        "Requests in-band records, connects once more, and executes in-band-after-exec: in another \
+        thread, if 1."),
+    workload("in-band-after-exec", "SOCKET CHALLENGE MEMORY", in_band_connections::after_exec,
+        "Compares its in-band records with those of the program before it, and tries to use its \
+        connection."),
+    workload("in-band-pid-reuse", "", in_band_connections::pid_reuse,
+        "Has a child connect and end, and another one with its number use the connection."),
+    workload("in-band-idle", "", in_band_connections::idle,
+        "Opens connections without sending requests, and requests in-band records."),
+    workload("in-band-impostor", "", in_band_connections::impostor,
+        "Listens as Tollgate does, and requests in-band records of itself."),
     workload("named-threads", "NAME...", calls::named_threads,
         "Starts a thread for each NAME, which it gives itself; each calls getppid 10 times."),
     workload("threads", "N CALLS", calls::threads,

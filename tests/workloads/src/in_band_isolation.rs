@@ -1,16 +1,15 @@
 //! A program that tries to get at records that are not its own.
 
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
-use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::net::{SocketAddr, UnixStream};
-use std::{env, ptr};
+use std::ptr;
 
 use tollgate::in_band;
 
 use crate::arguments::Arguments;
-use crate::failure::{Failure, Outcome, failed, os_failure};
+use crate::failure::{Failure, Outcome, failed};
 use crate::in_band::own;
+use crate::in_band_connections::{connect, errno, request};
 use crate::output::print_line;
 
 /// Tries to write to its memory, and to get another process's. PID is another process with records.
@@ -74,26 +73,18 @@ fn memory_of(tid: u32) -> Result<Result<OwnedFd, i32>, Failure> {
 /// Connects, has a child send the request for a thread, and returns the error number. The child has
 /// another number than the process that has connected.
 fn request_by_child(tid: u32) -> Result<i32, Failure> {
-    let failure = |error| os_failure("request records", error);
-    let name = env::var("TOLLGATE_IN_BAND").unwrap_or_default();
-    let address = SocketAddr::from_abstract_name(name.trim_start_matches('@')).map_err(failure)?;
-    let mut stream = UnixStream::connect_addr(&address).map_err(failure)?;
-    let (mut challenge, mut errno) = ([0; 8], [0; 4]);
-    stream.read_exact(&mut challenge).map_err(failure)?;
-    // crates/control/src/in_band.rs
-    let request = [challenge.as_slice(), [1, tid].map(u32::to_ne_bytes).as_flattened()].concat();
+    let (mut stream, greeting) = connect()?;
     // SAFETY: the child writes to a socket and ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let sent = stream.write_all(&request);
+        let sent = stream.write_all(&request(greeting, tid));
         // SAFETY: ends the child.
         unsafe { libc::_exit(i32::from(sent.is_err())) };
     }
     let mut status = 0;
     // SAFETY: a valid destination.
     unsafe { libc::waitpid(child, &raw mut status, 0) };
-    stream.read_exact(&mut errno).map_err(failure)?;
-    Ok(i32::from_ne_bytes(errno))
+    errno(&mut stream)
 }
 
 /// Whether an entry can be changed by bpf(2).

@@ -24,6 +24,7 @@ mod endpoint;
 mod escapes;
 mod failure;
 mod in_band;
+mod in_band_connections;
 mod in_band_isolation;
 mod in_band_lives;
 mod in_band_waiters;

@@ -50,7 +50,7 @@ pub const GROUPS: &[(&str, &[Capability])] = &[
     ("service", SERVICES),
     ("plugin", PLUGINS),
     ("cost lab", LAB),
-    ("lens, in-band (planned)", IN_BAND),
+    ("lens (planned)", PLANNED),
     ("pace", PACING),
 ];
 
@@ -253,7 +253,7 @@ const LAB: &[Capability] = &[optional(
     |_| files::pressure(),
 )];
 
-const IN_BAND: &[Capability] = &[
+const PLANNED: &[Capability] = &[
     optional("kprobes", LENS, "tracepoints", "a kernel with CONFIG_KPROBE_EVENTS=y", |machine| {
         machine.probe_finding(probe::attach("kprobe"))
     }),

@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use control::{Challenge, IN_BAND_REQUEST_LEN, IN_BAND_SOCKET, IN_BAND_VARIABLE, InBandRequest};
 use kernel::gate::Gate;
-use kernel::lens::in_band::{GrantedEntry, InBandTable, Unavailable};
-use kernel::process::{self, ProcessRef};
+use kernel::lens::in_band::{InBandClient, InBandTable, Unavailable};
+use kernel::process;
 use kernel::socket_messages::{receive_with_sender, request_senders, send_with_descriptor};
 use kernel::symbols::KernelSymbols;
 
@@ -27,34 +27,53 @@ use crate::socket_file::SocketFile;
 
 /// How long a process that has connected may take to send its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Further processes wait. A request takes some hundred microseconds.
-const MAX_CONNECTIONS: usize = 64;
+/// How many connections wait for their requests: of all processes, and of one. Beyond that, the
+/// oldest one is closed. The libraries send the request as soon as Tollgate has replied to the
+/// connection, so an old one is idle.
+const MAX_WAITING: usize = 512;
+const MAX_WAITING_OF_PROCESS: usize = 64;
+/// Threads that find the names and lines of sites, which may take seconds.
+const MAX_TEXT_THREADS: usize = 64;
+/// Without requests for this long, the table is tended, which takes the kernel some 20 ms. Threads
+/// that begin together send their requests faster than this.
+const TEND_DELAY: Duration = Duration::from_millis(50);
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The variable that a command of this process needs, with its value.
-pub fn command_variable() -> (OsString, OsString) {
-    (IN_BAND_VARIABLE.into(), socket_name().into())
-}
-
-/// It is in the abstract namespace, so it works in a chroot and leaves no file behind.
-fn socket_name() -> String {
-    format!("@tollgate-in-band-{}", std::process::id())
+fn random() -> io::Result<Challenge> {
+    let mut bytes = Challenge::default();
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Where processes request their records.
 pub enum InBandSocket {
     /// A command finds the name in its environment.
-    OfCommand(UnixListener),
+    OfCommand {
+        name: String,
+        listener: UnixListener,
+    },
     OfDaemon(SocketFile),
 }
 
 impl InBandSocket {
-    /// Listens for the command of this process.
+    /// Listens for the command of this process. The name is in the abstract namespace, so it works
+    /// in a chroot and leaves no file behind. Nobody can guess it, and so take it before.
     pub fn of_command() -> Result<Self> {
-        let name = socket_name();
+        let number = u64::from_ne_bytes(random().context("cannot read /dev/urandom")?);
+        let name = format!("@tollgate-in-band-{number:016x}");
         let address = SocketAddr::from_abstract_name(name.trim_start_matches('@'));
         let listener = address.and_then(|address| UnixListener::bind_addr(&address));
-        Ok(Self::OfCommand(listener.with_context(|| format!("cannot listen at {name}"))?))
+        let listener = listener.with_context(|| format!("cannot listen at {name}"))?;
+        Ok(Self::OfCommand { name, listener })
+    }
+
+    /// The variable that programs need to find it, with its value.
+    pub fn variable(&self) -> (OsString, OsString) {
+        let value = match self {
+            Self::OfCommand { name, .. } => name.into(),
+            Self::OfDaemon(file) => file.path().into(),
+        };
+        (IN_BAND_VARIABLE.into(), value)
     }
 
     /// Listens for all users, beside a daemon's control socket.
@@ -66,7 +85,7 @@ impl InBandSocket {
 
     fn listener(&self) -> &UnixListener {
         match self {
-            Self::OfCommand(listener) => listener,
+            Self::OfCommand { listener, .. } => listener,
             Self::OfDaemon(file) => file.listener(),
         }
     }
@@ -76,11 +95,17 @@ impl InBandSocket {
 struct Served {
     table: Mutex<InBandTable>,
     lines: KernelLines,
+    text_threads: AtomicUsize,
 }
 
 impl Served {
     fn table(&self) -> MutexGuard<'_, InBandTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// If it fails, it is done when the next request needs it.
+    fn tend(&self) {
+        let _ = self.table().tend();
     }
 }
 
@@ -96,9 +121,13 @@ impl InBandServer {
     /// Serves the processes of a session.
     pub fn start(socket: InBandSocket, gate: &Gate, session: u32) -> Result<Self> {
         let table = Mutex::new(InBandTable::new(gate, session)?);
-        let served = Arc::new(Served { table, lines: KernelLines::default() });
+        let served = Arc::new(Served {
+            table,
+            lines: KernelLines::default(),
+            text_threads: AtomicUsize::new(0),
+        });
         let path = match &socket {
-            InBandSocket::OfCommand(_) => None,
+            InBandSocket::OfCommand { .. } => None,
             InBandSocket::OfDaemon(file) => Some(file.path().to_owned()),
         };
         let (stopped, stop) = io::pipe().context("cannot make a pipe")?;
@@ -119,98 +148,152 @@ impl Drop for InBandServer {
     }
 }
 
+/// A connection whose request has not come yet.
+struct Waiting {
+    stream: UnixStream,
+    client: InBandClient,
+    challenge: Challenge,
+    since: Instant,
+}
+
+/// One thread serves all connections, so that idle ones cost nothing.
 fn serve(listener: &UnixListener, stopped: i32, served: &Arc<Served>) {
-    let connections = Arc::new(AtomicUsize::new(0));
+    let mut waiting: Vec<Waiting> = Vec::new();
+    served.tend();
+    let mut is_tended = true;
     loop {
-        let [can_accept, has_stopped] =
-            process::wait_for([listener.as_raw_fd(), stopped], Duration::MAX);
-        if has_stopped {
+        let mut descriptors = vec![stopped, listener.as_raw_fd()];
+        descriptors.extend(waiting.iter().map(|connection| connection.stream.as_raw_fd()));
+        let left = |oldest: &Waiting| REQUEST_TIMEOUT.saturating_sub(oldest.since.elapsed());
+        let limit = waiting.first().map_or(Duration::MAX, left);
+        let limit = if is_tended { limit } else { limit.min(TEND_DELAY) };
+        let ready = process::wait_for_any(&descriptors, limit);
+        if ready[0] {
             served.table().close();
             return;
         }
-        if !can_accept {
-            continue;
+        let mut kept = Vec::new();
+        for (connection, has_request) in waiting.drain(..).zip(&ready[2..]) {
+            if *has_request {
+                // If the reply cannot be sent, the library in the process reports the error.
+                let _ = reply(connection, served);
+            } else if connection.since.elapsed() < REQUEST_TIMEOUT {
+                kept.push(connection);
+            }
         }
-        if connections.load(Ordering::SeqCst) >= MAX_CONNECTIONS {
-            std::thread::sleep(RETRY_INTERVAL);
-            continue;
+        waiting = kept;
+        if ready[1] {
+            match listener.accept() {
+                Ok((stream, _)) => admit(stream, served, &mut waiting),
+                Err(_) => std::thread::sleep(RETRY_INTERVAL),
+            }
         }
-        let Ok((stream, _)) = listener.accept() else {
-            std::thread::sleep(RETRY_INTERVAL);
-            continue;
-        };
-        let (served, open) = (Arc::clone(served), Arc::clone(&connections));
-        open.fetch_add(1, Ordering::SeqCst);
-        let reply = move || {
-            // If the reply cannot be sent, the library in the process reports the error.
-            let _ = reply(&stream, &served);
-            open.fetch_sub(1, Ordering::SeqCst);
-        };
-        if std::thread::Builder::new().name("in-band-reply".into()).spawn(reply).is_err() {
-            connections.fetch_sub(1, Ordering::SeqCst);
+        let is_idle = !ready.contains(&true);
+        if is_idle && !is_tended {
+            served.tend();
         }
+        is_tended = is_idle;
     }
 }
 
-/// Receives a request, and says who sends it. `None`: it is not one, or whoever sends it is not the
-/// process that has connected.
+/// Sends the challenge over a new connection, or an error to a process that is not gated.
+fn admit(stream: UnixStream, served: &Served, waiting: &mut Vec<Waiting>) {
+    if stream.set_nonblocking(true).is_err() || request_senders(&stream).is_err() {
+        return;
+    }
+    let process = process::peer(stream.as_raw_fd()).ok_or(Unavailable::NotGated);
+    let client = match process.and_then(|process| served.table().client(process)) {
+        Ok(client) => client,
+        Err(reason) => return refuse(&stream, reason),
+    };
+    let Ok(challenge) = random() else { return refuse(&stream, Unavailable::Failed) };
+    let greeting = [0_u32.to_ne_bytes().as_slice(), &challenge].concat();
+    if (&stream).write_all(&greeting).is_err() {
+        return;
+    }
+    let is_its = |connection: &Waiting| connection.client.pid() == client.pid();
+    let oldest = match waiting.iter().filter(|connection| is_its(connection)).count() {
+        MAX_WAITING_OF_PROCESS.. => waiting.iter().position(is_its),
+        _ => (waiting.len() >= MAX_WAITING).then_some(0),
+    };
+    if let Some(oldest) = oldest {
+        waiting.remove(oldest);
+    }
+    waiting.push(Waiting { stream, client, challenge, since: Instant::now() });
+}
+
+fn errno_of(reason: Unavailable) -> i32 {
+    match reason {
+        Unavailable::NotGated => libc::ESRCH,
+        Unavailable::OtherSession => libc::EBUSY,
+        Unavailable::TooManyProcesses => libc::EUSERS,
+        Unavailable::TooManyThreads => libc::ENOSPC,
+        Unavailable::Failed => libc::EIO,
+    }
+}
+
+fn refuse(mut stream: &UnixStream, reason: Unavailable) {
+    // The library in the process reports that there was no reply.
+    let _ = stream.write_all(&errno_of(reason).to_ne_bytes());
+}
+
+/// Serves a connection on which a request has come. The first word of the reply is an errno, or 0.
 ///
-/// The kernel notes who connects, but a connection can be passed on, and when that process has
-/// ended, another one may get its number. The sender of the challenge's bytes has had the number
-/// since this process has opened it.
-fn receive(mut stream: &UnixStream) -> Result<Option<(ProcessRef, InBandRequest)>> {
-    stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
-    let Some(peer) = process::peer(stream.as_raw_fd()) else { return Ok(None) };
-    request_senders(stream)?;
-    let mut challenge = Challenge::default();
-    File::open("/dev/urandom")?.read_exact(&mut challenge)?;
-    stream.write_all(&challenge)?;
+/// The kernel notes who connects, but a connection can be passed on. So whoever sends the request
+/// must be the process that has connected, and it must still execute the program that it executed
+/// before the challenge was sent, which the request repeats. The table checks the latter, at the
+/// moment of the reply (docs/decisions/0012-in-band.md).
+fn reply(connection: Waiting, served: &Arc<Served>) -> Result<()> {
+    let Waiting { stream, client, challenge, .. } = connection;
     let mut bytes = [0; IN_BAND_REQUEST_LEN];
-    let (length, sender) = receive_with_sender(stream, &mut bytes)?;
+    let (length, sender) = receive_with_sender(&stream, &mut bytes)?;
     let request = InBandRequest::parse(&bytes[..length], challenge);
-    Ok(request.filter(|_| sender == peer.pid && peer.lives()).map(|request| (peer, request)))
-}
-
-/// Serves a connection. The first word of the reply is an errno, or 0.
-fn reply(mut stream: &UnixStream, served: &Served) -> Result<()> {
-    let Some((peer, request)) = receive(stream)? else {
-        return Ok(stream.write_all(&libc::EINVAL.to_ne_bytes())?);
+    let Some(request) = request.filter(|_| sender == client.pid()) else {
+        return Ok((&stream).write_all(&libc::EINVAL.to_ne_bytes())?);
     };
-    let address = |site| served.table().site_address(peer.pid, site);
-    let text = match request {
+    let (site, is_name) = match request {
         InBandRequest::Records(thread) => {
-            let added = served.table().add_thread(peer.pid, thread);
-            // What was read of the process by its number was that of this process.
-            let is_its = added.and_then(|entry| match peer.lives() {
-                true => Ok(entry),
-                false => Err(Unavailable::NotGated),
-            });
-            return reply_with_entry(stream, is_its);
+            match served.table().add_thread(&client, thread) {
+                Ok(granted) => {
+                    let words = [0, granted.entry, granted.memory_number].map(u32::to_ne_bytes);
+                    send_with_descriptor(&stream, words.as_flattened(), &granted.memory)?;
+                }
+                Err(reason) => refuse(&stream, reason),
+            }
+            return Ok(());
         }
-        InBandRequest::SiteName(site) => {
-            let name = address(site).and_then(|address| KernelSymbols::get().function(address));
-            name.map(str::to_owned)
-        }
-        InBandRequest::SiteSource(site) => {
-            address(site).and_then(|address| served.lines.of_call(address))
-        }
+        InBandRequest::SiteName(site) => (site, true),
+        InBandRequest::SiteSource(site) => (site, false),
     };
-    stream.write_all(&0_u32.to_ne_bytes())?;
-    Ok(stream.write_all(text.unwrap_or_default().as_bytes())?)
+    let address = served.table().site_address(&client, site);
+    if served.text_threads.fetch_add(1, Ordering::SeqCst) >= MAX_TEXT_THREADS {
+        served.text_threads.fetch_sub(1, Ordering::SeqCst);
+        return Ok((&stream).write_all(&libc::EAGAIN.to_ne_bytes())?);
+    }
+    let of_thread = Arc::clone(served);
+    let reply = move || {
+        let text = address.and_then(|address| match is_name {
+            true => KernelSymbols::get().function(address).map(str::to_owned),
+            false => of_thread.lines.of_call(address),
+        });
+        let bytes = [0_u32.to_ne_bytes().as_slice(), text.unwrap_or_default().as_bytes()].concat();
+        let _ = (&stream).write_all(&bytes);
+        of_thread.text_threads.fetch_sub(1, Ordering::SeqCst);
+    };
+    if let Err(error) = std::thread::Builder::new().name("in-band-reply".into()).spawn(reply) {
+        served.text_threads.fetch_sub(1, Ordering::SeqCst);
+        return Err(error.into());
+    }
+    Ok(())
 }
 
-fn reply_with_entry(
-    mut stream: &UnixStream,
-    added: std::result::Result<GrantedEntry, Unavailable>,
-) -> Result<()> {
-    let errno = match added {
-        Ok(granted) => {
-            let words = [0, granted.entry, granted.memory_number].map(u32::to_ne_bytes);
-            return Ok(send_with_descriptor(stream, words.as_flattened(), &granted.memory)?);
-        }
-        Err(Unavailable::NotGated) => libc::ESRCH,
-        Err(Unavailable::Full) => libc::EUSERS,
-        Err(Unavailable::Failed) => libc::EIO,
-    };
-    Ok(stream.write_all(&errno.to_ne_bytes())?)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_can_take_the_name_of_a_run() {
+        let [first, second] = [(); 2].map(|()| InBandSocket::of_command().expect("it listens"));
+        assert_ne!(first.variable(), second.variable());
+    }
 }

@@ -27,7 +27,7 @@ use crate::report::print;
 pub use arguments::LensArguments;
 use arguments::LensCommand;
 pub use arms::ARMS;
-pub use in_band_server::{InBandSocket, command_variable};
+pub use in_band_server::InBandSocket;
 pub use options::LensOptions;
 pub use session::LensSetup;
 

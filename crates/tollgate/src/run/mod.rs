@@ -10,7 +10,7 @@ use kernel::signals::Dispositions;
 use crate::command::{self, find_program, refusal, refuse};
 use crate::extension::ExtensionSetup;
 use crate::guard::GuardSetup;
-use crate::lens::{self, InBandSocket, LensSetup};
+use crate::lens::{InBandSocket, LensSetup};
 use crate::output::Output;
 use crate::pace::PacingSetup;
 use crate::plugin::{self, PluginSetup};
@@ -45,9 +45,10 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
         Some(_) => Some(crate::service::own_service(&arguments.socket)?),
         None => None,
     };
-    let mut runner = SessionRunner::start(extensions(arguments, plugins)?)?;
+    let in_band = arguments.in_band.then(InBandSocket::of_command).transpose()?;
+    let variables: Vec<_> = in_band.iter().map(InBandSocket::variable).collect();
+    let mut runner = SessionRunner::start(extensions(arguments, plugins, in_band)?)?;
     runner.prepare_command(&program, words)?;
-    let variables: Vec<_> = arguments.in_band.then(lens::command_variable).into_iter().collect();
     let join_service = || join(&arguments.service);
     let child = command::start(&mut runner, program, words, user, &variables, join_service)?;
     // The command runs already, so Tollgate continues even if the daemon has ended.
@@ -60,6 +61,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
 fn extensions(
     arguments: &RunArguments,
     plugins: Vec<SourceFile>,
+    in_band: Option<InBandSocket>,
 ) -> Result<Vec<Box<dyn ExtensionSetup>>> {
     let policy = arguments.guard.policy()?;
     let has_guard = policy.is_some();
@@ -77,9 +79,7 @@ fn extensions(
     } else {
         LensSetup::off()
     };
-    if arguments.in_band {
-        lens.in_band = Some(InBandSocket::of_command()?);
-    }
+    lens.in_band = in_band;
     let mut extensions: Vec<Box<dyn ExtensionSetup>> = vec![Box::new(lens)];
     if let Some(policy) = policy {
         extensions.push(Box::new(GuardSetup { policy, events: None, executables: Vec::new() }));

@@ -1,5 +1,6 @@
 //! In-band records in programs in C and Python, with the library as it is installed.
 
+use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,41 @@ use crate::harness::{Job, project, tollgate, words};
 
 /// Some kernels do not report each switch, so the program may not see each wait.
 const WAITS: usize = 20;
+
+/// Children read what they have inherited, and records of their own. More threads than there are
+/// entries have records, one after the other.
+const PYTHON_FORKS: &str = "
+import os, threading, tollgate_in_band
+parent = tollgate_in_band.thread()
+
+def child():
+    inherited = parent.sequence, parent.latest(0)
+    own = tollgate_in_band.thread()
+    before = own.sequence
+    os.getppid()
+    print(*inherited, own.latest(before) is not None, end=' ', flush=True)
+
+def run_threads():
+    served = []
+    for _ in range(300):
+        thread = threading.Thread(target=lambda: served.append(tollgate_in_band.thread()))
+        thread.start()
+        thread.join()
+    print(len(served), flush=True)
+
+pid = os.fork()
+if not pid:
+    child()
+    run_threads()
+    os._exit(0)
+print(os.waitpid(pid, 0)[1])
+for number in -1, 1 << 32:
+    try:
+        tollgate_in_band.site_name(number)
+        print('a name')
+    except tollgate_in_band.Unavailable:
+        pass
+";
 
 #[track_caller]
 fn output(mut command: Command) -> String {
@@ -102,10 +138,16 @@ fn programs_use_the_installed_library() {
          print(call.number, call.wall_ns > 0, thread.losses, thread.sequence - before)\n"
             .into(),
     );
-    let mut job = Job::run("--in-band", command);
-    job.command.env("PYTHONPATH", modules.parent().expect("a folder"));
-    let text = job.finish().success().text();
+    let python = |options: &str, command: Vec<OsString>| {
+        let mut job = Job::run(options, command);
+        job.command.env("PYTHONPATH", modules.parent().expect("a folder"));
+        job.finish().success().text()
+    };
+    let text = python("--in-band", command);
     assert_eq!(text, format!("{} True 0 1\n", libc::SYS_getppid));
+    let mut command = words("python3 -c");
+    command.push(PYTHON_FORKS.into());
+    assert_eq!(python("--in-band", command), "0 None True 300\n0\n");
 
     install(&root, &["-r"]);
     assert_eq!(files(&root), Vec::<PathBuf>::new());
