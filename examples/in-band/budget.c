@@ -23,15 +23,19 @@ static ssize_t read_within_budget(int fd, char *buffer, size_t size)
 {
 	uint64_t before = records ? tollgate_sequence(records) : 0;
 	ssize_t got = read(fd, buffer, size);
-	const struct tollgate_call *call = records ? tollgate_latest(records, before) : NULL;
+	/* A read that signal handlers interrupt has several records. */
+	uint64_t blocked_ns = records ? tollgate_blocked_since(records, before) : 0;
+	const struct tollgate_call *call;
 	char site[64];
 
-	if (!call || call->blocked_ns <= budget_ns)
+	if (blocked_ns <= budget_ns)
 		return got;
+	call = tollgate_latest(records, before);
 	/* Without `sleeps`, what `sleep` has is that of an earlier call. */
-	if (!call->sleeps || tollgate_site_name(call->sleep[0].site, site, sizeof(site)) < 0)
+	if (!call || !call->sleeps ||
+	    tollgate_site_name(call->sleep[0].site, site, sizeof(site)) < 0)
 		strcpy(site, "a site that is not known");
-	fprintf(stderr, "a read was blocked for %.1f ms in %s\n", call->blocked_ns / 1e6, site);
+	fprintf(stderr, "a read was blocked for %.1f ms in %s\n", blocked_ns / 1e6, site);
 	abort();
 }
 

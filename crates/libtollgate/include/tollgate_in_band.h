@@ -86,7 +86,7 @@ struct tollgate_records {
  * Returns the records of the calling thread, or NULL if it has none; tollgate_error() returns the
  * reason. The thread's first call requests them from Tollgate, which takes some hundred
  * microseconds, and some ten milliseconds if many processes request their first ones at the same
- * time. A later call makes a system call to see whether they still advance, and requests
+ * time. A later call makes system calls to see whether they still advance, and requests
  * them anew if not: from a daemon that was restarted, for example.
  * After a fork, the child has to call this itself: what it has inherited is empty. The child of a
  * vfork must not call it. The records stay readable until the process ends or executes another
@@ -141,6 +141,27 @@ static inline int tollgate_copy(const struct tollgate_records *records, uint64_t
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	/* The oldest record may be being overwritten. A number from the future wraps around. */
 	return number && tollgate_sequence(records) - number < TOLLGATE_CALLS - 1;
+}
+
+/*
+ * Returns for how many nanoseconds the calls after the sequence number `before` were blocked, as
+ * far as their records still exist. A call that a signal handler interrupts has a record for each part,
+ * and the handler's own calls have theirs; so tollgate_latest() may be the record of one of these.
+ */
+static inline uint64_t tollgate_blocked_since(const struct tollgate_records *records,
+					      uint64_t before)
+{
+	uint64_t sequence = tollgate_sequence(records), blocked_ns = 0;
+
+	for (; before < sequence; before++) {
+		struct tollgate_call call;
+
+		if (tollgate_copy(records, before + 1, &call))
+			blocked_ns += call.blocked_ns;
+		else if (sequence > TOLLGATE_CALLS && before < sequence - TOLLGATE_CALLS)
+			before = sequence - TOLLGATE_CALLS;
+	}
+	return blocked_ns;
 }
 
 #ifdef __cplusplus

@@ -282,6 +282,14 @@ class Thread:
         sequence = self.sequence
         return self.call(sequence) if sequence > before else None
 
+    def blocked_since(self, before):
+        """For how many nanoseconds the calls after the sequence number `before` were blocked, as
+        far as their records still exist. Between two statements, the interpreter may make calls of its
+        own, to wait for its lock or in a signal handler."""
+        sequence = self.sequence
+        numbers = range(max(before, sequence - _CALLS + 1) + 1, sequence + 1)
+        return sum(call.blocked_ns for call in map(self.call, numbers) if call)
+
 
 def site_name(site):
     """The kernel function in which a call slept. It sends a request to Tollgate, which takes some

@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::Once;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::Duration;
 use std::{env, mem, ptr};
 
@@ -148,6 +148,10 @@ impl ForkLock {
     }
 }
 
+/// The process that has mapped the memory. A child that was created by a system call, and not by
+/// the fork of the C library, does not have it.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+
 thread_local! {
     /// The page of this thread; NULL: it has none yet.
     static OWN: Cell<*const ThreadPage> = const { Cell::new(ptr::null()) };
@@ -177,13 +181,14 @@ extern "C" fn in_child() {
 
 /// The records of the calling thread. The thread's first call requests them from Tollgate, which
 /// takes some hundred microseconds, and some ten milliseconds if many processes request their first
-/// ones at the same time. A later one makes a system call to see whether they still
-/// advance, and requests them anew if not: from a daemon that was restarted, for example. Records
-/// that were requested before stay readable.
+/// ones at the same time. A later one makes system calls to see whether they still advance, and
+/// requests them anew if not: from a daemon that was restarted, for example. Records that were
+/// requested before stay readable.
 pub fn thread() -> Result<ThreadRecords, Error> {
     let own = OWN.try_with(Cell::get).unwrap_or_default();
+    let is_mapped = !own.is_null() && OWNER.load(Ordering::Relaxed) == std::process::id();
     let records = ThreadRecords(own);
-    if !own.is_null() && records.advance() { Ok(records) } else { open() }
+    if is_mapped && records.advance() { Ok(records) } else { open() }
 }
 
 fn open() -> Result<ThreadRecords, Error> {
@@ -193,11 +198,27 @@ fn open() -> Result<ThreadRecords, Error> {
         unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
     });
     MEMORY.lock();
+    let process = std::process::id();
+    if OWNER.swap(process, Ordering::Relaxed) != process {
+        // SAFETY: the lock is held. The memory of the parent is not mapped here.
+        unsafe { (*MEMORY.mapped.get()).clear() };
+    }
     let opened = request_entry();
     MEMORY.unlock();
     let page = opened?;
     let _ = OWN.try_with(|own| own.set(page));
     Ok(ThreadRecords(page))
+}
+
+/// Makes a call again that a signal has interrupted. With a time limit on the socket, the kernel
+/// does not do so itself (signal(7)).
+fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            done => return done,
+        }
+    }
 }
 
 /// A connection on which a request was sent.
@@ -265,7 +286,7 @@ impl Connection {
             Some(name) => UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?),
             None => control::connect(&name),
         };
-        let stream = match connect() {
+        let stream = match uninterrupted(connect) {
             Ok(stream) => stream,
             Err(error) if is_set => return Err(Error::NoRecords(error, name)),
             Err(error) => {
@@ -318,7 +339,8 @@ struct Granted {
 /// Requests the records of a thread. Returns the error number with which Tollgate refuses.
 fn request_records(thread: u32) -> Result<Result<Granted, i32>, Error> {
     let mut connection = Connection::open(InBandRequest::Records(thread))?;
-    let received = receive(&mut connection.stream).map_err(|error| connection.failed(error))?;
+    let received = uninterrupted(|| receive(&mut connection.stream));
+    let received = received.map_err(|error| connection.failed(error))?;
     match received {
         (0, Some(memory)) => {
             let (entry, memory_number) = (connection.word()?, connection.word()?);
@@ -463,6 +485,54 @@ impl ThreadRecords {
     pub fn latest(self, before: u64) -> Option<Call> {
         let sequence = self.sequence();
         (sequence > before).then(|| self.call(sequence)).flatten()
+    }
+
+    /// The time for which the calls after the sequence number `before` were blocked, as far as
+    /// their records still exist. A call that a signal handler interrupts has a record for each
+    /// part, and the handler's own calls have theirs.
+    pub fn blocked_since(self, before: u64) -> u64 {
+        let sequence = self.sequence();
+        let first = (before + 1).max(sequence.saturating_sub(CALLS as u64 - 2));
+        (first..=sequence).filter_map(|number| self.call(number)).map(|call| call.blocked_ns).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Records whose calls were blocked for as many ns as their numbers say.
+    fn records(sequence: u64) -> ThreadRecords {
+        // SAFETY: all bytes may be zero.
+        let mut page: Box<ThreadPage> = unsafe { Box::new(mem::zeroed()) };
+        page.sequence = sequence;
+        for number in sequence.saturating_sub(CALLS as u64 - 1).max(1)..=sequence {
+            page.calls[(number - 1) as usize % CALLS].blocked_ns = number;
+        }
+        ThreadRecords(Box::leak(page))
+    }
+
+    #[test]
+    fn parts_of_an_interrupted_call_add_up() {
+        assert_eq!(records(20).blocked_since(17), 18 + 19 + 20);
+        assert_eq!(records(20).blocked_since(20), 0);
+        assert_eq!(records(3).blocked_since(0), 1 + 2 + 3);
+        assert_eq!(records(0).blocked_since(0), 0);
+    }
+
+    #[test]
+    fn overwritten_records_do_not_count() {
+        assert_eq!(records(100).blocked_since(0), (86..=100).sum::<u64>());
+    }
+
+    #[test]
+    fn interrupted_call_is_made_again() {
+        let mut calls = 0;
+        let done = uninterrupted(|| {
+            calls += 1;
+            if calls < 3 { Err(io::ErrorKind::Interrupted.into()) } else { Ok(calls) }
+        });
+        assert_eq!(done.expect("it succeeds"), 3);
     }
 }
 
