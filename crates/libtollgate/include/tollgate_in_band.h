@@ -145,8 +145,8 @@ static inline int tollgate_copy(const struct tollgate_records *records, uint64_t
 
 /*
  * Returns for how many nanoseconds the calls after the sequence number `before` were blocked, as
- * far as their records still exist. A call that a signal handler interrupts has a record for each part,
- * and the handler's own calls have theirs; so tollgate_latest() may be the record of one of these.
+ * far as their records still exist. A call that a signal handler interrupts has a record for each
+ * part, and the handler's own calls have theirs; so tollgate_latest() may be that of one of these.
  */
 static inline uint64_t tollgate_blocked_since(const struct tollgate_records *records,
 					      uint64_t before)

@@ -284,8 +284,8 @@ class Thread:
 
     def blocked_since(self, before):
         """For how many nanoseconds the calls after the sequence number `before` were blocked, as
-        far as their records still exist. Between two statements, the interpreter may make calls of its
-        own, to wait for its lock or in a signal handler."""
+        far as their records still exist. Between two statements, the interpreter may make calls of
+        its own, to wait for its lock or in a signal handler."""
         sequence = self.sequence
         numbers = range(max(before, sequence - _CALLS + 1) + 1, sequence + 1)
         return sum(call.blocked_ns for call in map(self.call, numbers) if call)
