@@ -112,7 +112,7 @@ mod tests {
                 }
                 let mut orphan = [0; 4];
                 let is_told = told.read_exact(&mut orphan).is_ok();
-                // A child of its own is left to whoever has started it.
+                // A child of its own is left to the code that has started it.
                 while is_told && libc::kill(i32::from_ne_bytes(orphan), 0) == 0 {
                     reap_orphans(|ended| ended == parent as u32);
                     libc::waitpid(parent, std::ptr::null_mut(), libc::WNOHANG);

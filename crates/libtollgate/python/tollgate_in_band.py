@@ -109,8 +109,8 @@ class Unavailable(Exception):
 # crates/tollgate/src/lens/in_band_server.rs, errno_of
 _REASONS = {
     errno.ESRCH: "Tollgate does not gate this thread",
-    errno.EBUSY: "this thread counts in another session of Tollgate, which has taken it over from "
-    "the one that gives in-band records",
+    errno.EBUSY: "this thread counts in another session of Tollgate, and not in the one that gives "
+    "in-band records",
     errno.EUSERS: "too many processes have in-band records (255 at a time)",
     errno.ENOSPC: "too many threads of this process have in-band records (256 at a time)",
 }

@@ -265,8 +265,8 @@ fn refused(errno: i32) -> Error {
     Error::Refused(match errno {
         libc::ESRCH => "Tollgate does not gate this thread".to_owned(),
         libc::EBUSY => {
-            "this thread counts in another session of Tollgate, which has taken it over \
-            from the one that gives in-band records"
+            "this thread counts in another session of Tollgate, and not in the one that gives \
+            in-band records"
                 .to_owned()
         }
         libc::EUSERS => "too many processes have in-band records (255 at a time)".to_owned(),

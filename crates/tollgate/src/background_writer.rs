@@ -131,6 +131,20 @@ impl<T> BackgroundWriter<T> {
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
+
+    /// Waits until everything is written, but no longer than `limit`.
+    pub fn catch_up(&self, limit: Duration) {
+        let end = Instant::now() + limit;
+        let mut state = self.0.lock();
+        while state.is_writing || !state.entries.is_empty() {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let waited = self.0.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
 }
 
 impl<T> Drop for BackgroundWriter<T> {
@@ -161,6 +175,20 @@ mod tests {
         fn note_lost(&mut self, lost: u64) {
             let _ = self.written.send(format!("{lost} lost"));
         }
+    }
+
+    #[test]
+    fn catching_up_ends_at_its_limit_and_when_all_is_written() {
+        let (allow, may_write) = channel();
+        let (written, lines) = channel();
+        let writer = BackgroundWriter::start("writer", SlowTarget { may_write, written });
+        let writer = writer.expect("a thread");
+        assert!(writer.send("one".into(), 3));
+        writer.catch_up(Duration::from_millis(1));
+        assert!(lines.try_recv().is_err());
+        allow.send(()).expect("it waits");
+        writer.catch_up(Duration::from_secs(60));
+        assert_eq!(lines.try_recv().as_deref(), Ok("one"));
     }
 
     #[test]

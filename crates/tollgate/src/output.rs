@@ -173,6 +173,15 @@ pub fn wait_for_messages(limit: Option<Duration>) {
     }
 }
 
+/// Waits a moment until the messages are written. Without a reader, they are not.
+pub fn let_messages_be_written() {
+    /// What a busy processor takes for it. A client of the daemon waits no longer for its reply.
+    const LIMIT: Duration = Duration::from_millis(20);
+    if let Some(Some(messages)) = MESSAGES.get() {
+        messages.catch_up(LIMIT);
+    }
+}
+
 /// The number of messages that were lost because stderr was not read.
 pub fn lost_messages() -> u64 {
     LOST_MESSAGES.load(Ordering::Relaxed)

@@ -140,7 +140,11 @@ fn programs_of_all_users_get_records_from_a_daemon() {
     }
     let mut outside = Job::of(workload("in-band-records"));
     outside.command.env("TOLLGATE_IN_BAND", daemon.folder.path().join("in-band.sock"));
-    outside.finish().exits_with(1).says("Tollgate does not gate this thread");
+    // Another test may watch the whole machine.
+    let said = outside.finish().exits_with(1).err;
+    let is_outside = said.contains("Tollgate does not gate this thread")
+        || said.contains("this thread counts in another session of Tollgate");
+    assert!(is_outside, "{said}");
 }
 
 #[test]
@@ -200,7 +204,9 @@ fn outsiders_are_refused_at_once() {
     let mut stream = UnixStream::connect_addr(&address).expect("it listens");
     let mut reply = Vec::new();
     stream.read_to_end(&mut reply).expect("it replies");
-    assert_eq!(reply, libc::ESRCH.to_ne_bytes());
+    // EBUSY: another test watches the whole machine.
+    let refusals = [libc::ESRCH, libc::EBUSY].map(i32::to_ne_bytes);
+    assert!(refusals.iter().any(|errno| reply == errno), "{reply:?}");
     running.signal(libc::SIGKILL);
     eventually("its end", || running.is_over());
 }

@@ -3,12 +3,12 @@
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::atomic::Ordering;
 
-use libbpf_rs::{MapCore as _, MapFlags, MapHandle, MapType};
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 
 use crate::cpus;
 use crate::error::{ErrorContext as _, Result};
 use crate::gate::Gate;
-use crate::mapped_array::{MappedArray, atomic_field, field};
+use crate::mapped_array::{MappedArray, atomic_field, field, new_mappable};
 use crate::wire;
 
 /// The map of all sessions' buffers.
@@ -22,14 +22,8 @@ pub struct EndedTasks {
 /// Makes the buffers of a session. All have the same shape, which the gate must know when it is
 /// loaded.
 pub(super) fn new_buffers() -> Result<MapHandle> {
-    let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
-        sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
-        map_flags: libbpf_rs::libbpf_sys::BPF_F_MMAPABLE,
-        ..Default::default()
-    };
-    let (name, key) = (Some("tollgate_ended"), size_of::<u32>());
-    let value = size_of::<wire::pace_ended>() * cpus::possible();
-    MapHandle::create(MapType::Array, name, key as u32, value as u32, 1, &options)
+    let bytes = size_of::<wire::pace_ended>() * cpus::possible();
+    new_mappable("tollgate_ended", bytes as u32, 1)
         .doing("making room for tasks with deadlines that end")
 }
 

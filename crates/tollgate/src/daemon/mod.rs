@@ -24,7 +24,7 @@ use crate::extension::{ExtensionSetup, NOT_UNDERSTOOD};
 use crate::format::printable;
 use crate::guard::{self, Events, ExemptProgram, GuardSetup, Mode, Policy, ProgramFilter};
 use crate::lens::{InBandSocket, LensSetup};
-use crate::output::{log_message, wait_for_messages};
+use crate::output::{let_messages_be_written, log_message, wait_for_messages};
 use crate::pace::{self, PacingSetup};
 use crate::plugin::{self, PluginScope, PluginSetup};
 use crate::process_selection::{self, Select};
@@ -225,7 +225,10 @@ impl Daemon<'_> {
 
     fn reply(&mut self, process: u32, request: Value) -> Result<Response> {
         let absent = ABSENT.iter().find(|(key, _)| request.get(key).is_some());
-        match self.runner.reply(process, request) {
+        let reply = self.runner.reply(process, request);
+        // Who has a reply finds in the log what led to it.
+        let_messages_be_written();
+        match reply {
             Some(reply) => reply,
             None => bail!(absent.map_or(NOT_UNDERSTOOD, |(_, message)| message)),
         }

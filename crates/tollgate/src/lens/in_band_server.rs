@@ -239,7 +239,7 @@ fn refuse(mut stream: &UnixStream, reason: Unavailable) {
 
 /// Serves a connection on which a request has come. The first word of the reply is an errno, or 0.
 ///
-/// The kernel notes who connects, but a connection can be passed on. So whoever sends the request
+/// The kernel notes who connects, but a connection can be passed on. So the sender of a request
 /// must be the process that has connected, and it must still execute the program that it executed
 /// before the challenge was sent, which the request repeats. The table checks the latter, at the
 /// moment of the reply (docs/decisions/0012-in-band.md).
