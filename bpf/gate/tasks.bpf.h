@@ -196,19 +196,19 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 		return;
 	if (!mask || (mask == SERVICE && child->tgid != parent->tgid)) {
 		index = READ_ONCE(header.system_wide_session);
-		if (likely(!index))
-			return;
-		session = session_at(index);
-		if (!session)
-			return;
+		session = index ? session_at(index) : NULL;
 		/* In a container, a session has only the processes that the container has. */
-		level = level_of_namespace(child, session->owner_namespace);
-		if (level == MAX_PID_LEVEL)
+		level = session ? level_of_namespace(child, session->owner_namespace)
+				: MAX_PID_LEVEL;
+		if (session && level != MAX_PID_LEVEL) {
+			session->pid_level = level;
+			row = first_row(index, session, child, 0);
+			gate_thread(child, index, session, row, 0, true, thread, IDENTITY_CURRENT);
 			return;
-		session->pid_level = level;
-		gate_thread(child, index, session, first_row(index, session, child, 0), 0, true,
-			    thread, IDENTITY_CURRENT);
-		return;
+		}
+		/* A member of a service has children in it, whichever session is system-wide. */
+		if (likely(!mask))
+			return;
 	}
 	index = thread->session;
 	session = session_at(index);

@@ -69,23 +69,6 @@ fn entries_of_threads_that_have_ended_are_used_again() {
     check("", "in-band-threads 300");
 }
 
-#[test]
-fn threads_that_wait_in_the_same_site_are_counted() {
-    check("", "in-band-waiters");
-    // A thread whose records end while it sleeps.
-    let waiting = run("", workload("in-band-wait")).start();
-    eventually("its records", || waiting.read("out").contains("waiting"));
-    let pid = waiting.child_running("workloads");
-    let lens = Job::lens(&format!("-p {pid}")).start();
-    eventually("a watch", || lens.read("err").contains("watching"));
-    waiting.signal(libc::SIGKILL);
-    eventually("its end", || waiting.is_over());
-    check("", "in-band-waiters");
-    kill(pid as i32, libc::SIGKILL);
-    lens.signal(libc::SIGINT);
-    lens.finish().success();
-}
-
 /// A daemon that gives records to the processes of a control group.
 struct RecordingDaemon {
     daemon: Running,
@@ -263,4 +246,26 @@ fn program_without_tollgate_gets_an_error() {
     let ran = Job::of(workload("in-band-records")).finish();
     assert_eq!(ran.status, 1);
     assert!(ran.err.contains("TOLLGATE_IN_BAND is not set"), "{}", ran.err);
+}
+
+/// Threads of other tests may sleep in the same site.
+mod alone {
+    use super::*;
+
+    #[test]
+    fn threads_that_wait_in_the_same_site_are_counted() {
+        check("", "in-band-waiters");
+        // A thread whose records end while it sleeps.
+        let waiting = run("", workload("in-band-wait")).start();
+        eventually("its records", || waiting.read("out").contains("waiting"));
+        let pid = waiting.child_running("workloads");
+        let lens = Job::lens(&format!("-p {pid}")).start();
+        eventually("a watch", || lens.read("err").contains("watching"));
+        waiting.signal(libc::SIGKILL);
+        eventually("its end", || waiting.is_over());
+        check("", "in-band-waiters");
+        kill(pid as i32, libc::SIGKILL);
+        lens.signal(libc::SIGINT);
+        lens.finish().success();
+    }
 }

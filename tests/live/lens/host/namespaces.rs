@@ -2,6 +2,7 @@
 
 use std::os::unix::process::CommandExt as _;
 
+use crate::harness::services::{ActiveServices, TENANTS, programs};
 use crate::harness::{Job, eventually, tollgate, words, workload};
 
 /// A job that runs a script of sh below unshare(1). `$0` is Tollgate.
@@ -30,6 +31,22 @@ fn all_means_all_of_the_container() {
     assert!(!commands.contains(&"true"), "{commands:?}");
     // The numbers are those of the container, in which few processes have started.
     assert!(report.groups.iter().all(|row| row.pid < 1000), "{:?}", report.groups);
+}
+
+/// The watch in the container is the latest one for all processes, but the others are not its own.
+#[test]
+fn services_have_new_processes_while_a_container_is_watched() {
+    let services = ActiveServices::start(programs(&["shop"]), TENANTS);
+    let script = "\"$0\" lens --all --for 60s --no-toll -o \"$REPORT\"";
+    let watch = unshared("--pid --fork --mount-proc --propagation unchanged", script).start();
+    eventually("a watch", || watch.read("err").contains("watching"));
+    let outside = services.program("shop hang").start();
+    eventually("its service", || services.service_of(outside.pid()) == "shop");
+    assert!(!watch.is_over());
+    watch.signal_group(libc::SIGINT);
+    watch.finish();
+    outside.signal(libc::SIGKILL);
+    outside.finish();
 }
 
 #[test]
