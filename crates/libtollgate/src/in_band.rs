@@ -497,6 +497,33 @@ impl ThreadRecords {
     }
 }
 
+/// The kernel function in which a call slept. This is a request to Tollgate, which takes some
+/// hundred microseconds; the name of a site does not change while the process runs.
+pub fn site_name(site: u32) -> Result<String, Error> {
+    let none = || Error::Refused(format!("no call of this process has slept in a site {site}"));
+    request_text(InBandRequest::SiteName(site))?.ok_or_else(none)
+}
+
+/// The file and line of the kernel's source where a call slept, such as "fs/pipe.c:325". `None`:
+/// they are not known, because the kernel's debug information is not installed, for example. This
+/// is a request to Tollgate, whose first reply may take some seconds.
+pub fn site_source(site: u32) -> Result<Option<String>, Error> {
+    request_text(InBandRequest::SiteSource(site))
+}
+
+/// `None`: the text is empty.
+fn request_text(request: InBandRequest) -> Result<Option<String>, Error> {
+    let mut connection = Connection::open(request)?;
+    let errno = connection.word()?;
+    if errno != 0 {
+        return Err(refused(errno as i32));
+    }
+    let mut text = String::new();
+    let read = (&connection.stream).take(MAX_TEXT_LEN).read_to_string(&mut text);
+    read.map_err(|error| connection.failed(error))?;
+    Ok(Some(text).filter(|text| !text.is_empty()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -534,31 +561,4 @@ mod tests {
         });
         assert_eq!(done.expect("it succeeds"), 3);
     }
-}
-
-/// The kernel function in which a call slept. This is a request to Tollgate, which takes some
-/// hundred microseconds; the name of a site does not change while the process runs.
-pub fn site_name(site: u32) -> Result<String, Error> {
-    let none = || Error::Refused(format!("no call of this process has slept in a site {site}"));
-    request_text(InBandRequest::SiteName(site))?.ok_or_else(none)
-}
-
-/// The file and line of the kernel's source where a call slept, such as "fs/pipe.c:325". `None`:
-/// they are not known, because the kernel's debug information is not installed, for example. This
-/// is a request to Tollgate, whose first reply may take some seconds.
-pub fn site_source(site: u32) -> Result<Option<String>, Error> {
-    request_text(InBandRequest::SiteSource(site))
-}
-
-/// `None`: the text is empty.
-fn request_text(request: InBandRequest) -> Result<Option<String>, Error> {
-    let mut connection = Connection::open(request)?;
-    let errno = connection.word()?;
-    if errno != 0 {
-        return Err(refused(errno as i32));
-    }
-    let mut text = String::new();
-    let read = (&connection.stream).take(MAX_TEXT_LEN).read_to_string(&mut text);
-    read.map_err(|error| connection.failed(error))?;
-    Ok(Some(text).filter(|text| !text.is_empty()))
 }
