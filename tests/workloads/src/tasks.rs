@@ -117,7 +117,10 @@ pub fn handed_tasks(mut arguments: Arguments) -> Outcome {
                 to.receive()?;
                 work_for(ms);
                 back.send()
-            })
+            })?;
+            // A task that ends while this thread still runs does not have its latest work. The
+            // exit of a thread takes longer than falling asleep.
+            to.receive()
         });
         for _ in 0..tasks {
             // The other thread falls asleep, so that this one wakes it.
@@ -131,6 +134,7 @@ pub fn handed_tasks(mut arguments: Arguments) -> Outcome {
             ns += process_ns() - began;
             task.end();
         }
+        to.send()?;
         worker.join().expect("the thread does not panic")
     });
     outcome?;
