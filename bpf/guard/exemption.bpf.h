@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Which processes are exempt: observed, but never held. Everybody can execute an exempt file, with
- * code of his own (LD_PRELOAD, ptrace), so it also counts who has executed it.
+ * Which processes are exempt: observed, but never held. Any user can execute an exempt file and add
+ * code to it (LD_PRELOAD, ptrace), so the exemption depends on the executor as well.
  */
 #ifndef TOLLGATE_GUARD_EXEMPTION_BPF_H
 #define TOLLGATE_GUARD_EXEMPTION_BPF_H
@@ -31,9 +31,9 @@ static __always_inline bool is_init(struct task_struct *task)
 }
 
 /*
- * By whom a running process was executed. The kernel does not keep this. The process of root that
- * executed the program may have created this one and given up its rights: sshd does so for each
- * user. Then the parent runs the same program as root.
+ * The executor of a program that runs already. The kernel does not keep it. The process of root
+ * that executed the program may have created this one and given up its rights: sshd does so for
+ * each user. Then the parent runs the same program as root.
  */
 static __always_inline u32 executor_of_running(struct task_struct *task)
 {

@@ -188,9 +188,9 @@ static __always_inline void guard_foreign_continue(struct task_struct *task)
 }
 
 /*
- * Whether the kernel sends the signal on its own: a terminal was closed, somebody pressed Ctrl-C,
- * or the process's parent has ended (PR_SET_PDEATHSIG). Who has caused this cannot be known. A
- * process may have the other end of its terminal, for instance.
+ * Whether the kernel sends the signal on its own: a terminal was closed, Ctrl-C was pressed, or the
+ * process's parent has ended (PR_SET_PDEATHSIG). The cause cannot be known. A process may have the
+ * other end of its terminal, for instance.
  */
 static __always_inline bool is_by_kernel(struct kernel_siginfo *info)
 {

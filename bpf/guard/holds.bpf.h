@@ -82,7 +82,7 @@ static __always_inline bool send_stop(struct thread_state *thread, u32 call)
 	 * Since 6.14, the kernel sends the signal in an interrupt some moments later. If the thread
 	 * is released before that, the SIGSTOP comes after the SIGCONT. So Tollgate checks each
 	 * process that it has released (crates/kernel/src/guard/left_stopped.rs). A SIGCONT from
-	 * here could not know whether somebody else has stopped the process as well.
+	 * here could not know whether another process has stopped this one as well.
 	 */
 	if (bpf_send_signal_thread(SIGSTOP)) {
 		thread->guard.precall = 0;

@@ -16,7 +16,7 @@
 #define WRITABLE 0022
 
 /*
- * Whether somebody other than root can change the file while its ctime and its size stay. A file
+ * Whether a user other than root can change the file while its ctime and its size stay. A file
  * system in memory changes the ctime at the first write to a shared mapping, unless the page was
  * read before. What a file system of FUSE says comes from a user's process. In a user namespace,
  * any user can mount overlayfs above one of them.

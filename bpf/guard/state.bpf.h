@@ -14,7 +14,7 @@ struct guard_cold guard_threads[THREADS] SEC(".bss.guard");
  */
 u32 guard_reactions[THREADS] SEC(".bss.reactions");
 
-/* By whom each thread's program was executed: GUARD_EXECUTOR(). */
+/* The executor of each thread's program: GUARD_EXECUTOR(). */
 u32 guard_executors[THREADS] SEC(".bss.executors");
 
 _Static_assert(sizeof(struct guard_cold) == CACHE_LINE, "an entry shares cache lines");

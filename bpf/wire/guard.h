@@ -141,7 +141,7 @@ struct guard_parameters {
 	__u32 unused;
 };
 
-/* The user `uid` who has executed a program, with real, effective and saved ID. */
+/* The executor `uid` of a program: the real, effective and saved user ID at its execve. */
 #define GUARD_EXECUTOR(uid) ((uid) + 1)
 /* The IDs were different, or are not known. */
 #define GUARD_EXECUTOR_NONE 0
@@ -355,8 +355,8 @@ struct guard_cold {
 	 */
 	__u8 ever_held;
 	/*
-	 * The signal by which somebody other than the guard has stopped the process, until
-	 * somebody continues it; 0: none. With FOREIGN_STOP_CERTAIN, the signal has stopped the
+	 * The signal by which another process than the guard's has stopped the process, until it
+	 * is continued; 0: none. With FOREIGN_STOP_CERTAIN, the signal has stopped the
 	 * process or is certain to do so. It may be combined with FOREIGN_STOP_WITH_CHILD. The
 	 * highest value of all threads of the process counts.
 	 */

@@ -56,9 +56,7 @@ struct in_band_call {
 	__u16 number;
 	/* 0: x86-64, 1: i386, 2: x32 */
 	__u8 abi;
-	/*
-	 * 1: seccomp or a tracer rejected the call. `wall_ns` is 0 unless it waited for that.
-	 */
+	/* 1: seccomp or a tracer rejected the call. `wall_ns` is 0 unless it waited for that. */
 	__u8 is_rejected;
 	/* Entries of `sleep`. */
 	__u32 sleeps;

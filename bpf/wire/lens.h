@@ -321,10 +321,10 @@ struct in_band_wait {
 	__u64 site;
 	/*
 	 * The counters in which it counts: that of its user in the lower half, and that of the site
-	 * in the upper one. 0: it counts in none. Whoever sets it to 0 lowers the counters.
+	 * in the upper one. 0: it counts in none. The code that sets it to 0 lowers the counters.
 	 */
 	__u32 counters;
-	/* Who slept there when it began, as in wire/in_band.h. */
+	/* The other threads that slept there when it began, as in wire/in_band.h. */
 	__u16 same_user;
 	__u16 outside;
 };

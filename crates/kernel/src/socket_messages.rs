@@ -53,7 +53,7 @@ pub fn send_with_descriptor(
     }
 }
 
-/// Has the kernel say who sends each message from now on.
+/// From now on, the kernel adds the sender's process to each message (SO_PASSCRED).
 pub fn request_senders(socket: &UnixStream) -> io::Result<()> {
     let on: libc::c_int = 1;
     // SAFETY: a value of the given length.

@@ -1,4 +1,4 @@
-//! Writes in a thread of its own. Who has something to write never waits for its reader: a guard
+//! Writes in a thread of its own, so that the sender of an item never waits for a reader: a guard
 //! must release processes in time, even if nobody reads what it logs.
 
 use std::collections::VecDeque;

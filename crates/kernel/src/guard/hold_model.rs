@@ -198,7 +198,7 @@ impl State {
         alive.map(|thread| thread.foreign_stop).max().unwrap_or(0)
     }
 
-    /// The gate notes a stop by somebody else (`guard_foreign_stop`).
+    /// The gate notes a stop by another process (`guard_foreign_stop`).
     fn note_foreign(&mut self, value: u8) {
         self.alive().for_each(|thread| thread.foreign_stop = thread.foreign_stop.max(value));
     }

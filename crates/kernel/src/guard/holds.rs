@@ -197,7 +197,7 @@ impl<'a> Holds<'a> {
         stops.map(|cold| cold.foreign_stop).max().unwrap_or(0)
     }
 
-    /// Ends a stop by the guard, but not one by somebody else.
+    /// Ends a stop by the guard, but not one by another process.
     pub(super) fn continue_process(&self, held: &HeldProcess) {
         let foreign_stop = self.foreign_stop(held.tgid);
         if !is_to_be_continued(foreign_stop) {
@@ -213,7 +213,7 @@ impl<'a> Holds<'a> {
         self.send(held, libc::SIGCONT);
         while let Some(signal) = to_be_repeated(self.foreign_stop(held.tgid)) {
             self.send(held, signal);
-            // If somebody has continued the process meanwhile, the repeated signal came too late.
+            // If the process was continued meanwhile, the repeated signal came too late.
             if self.foreign_stop(held.tgid) != 0 {
                 return;
             }

@@ -351,7 +351,7 @@ impl InBandTable {
         }
         self.remove_ended()?;
         if self.spare.is_none() {
-            // If all numbers are in use, the next process is told so.
+            // If all numbers are in use, the next request fails and gets the reason.
             self.spare = self.new_memory().ok();
         }
         Ok(())

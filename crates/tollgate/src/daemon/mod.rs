@@ -226,7 +226,7 @@ impl Daemon<'_> {
     fn reply(&mut self, process: u32, request: Value) -> Result<Response> {
         let absent = ABSENT.iter().find(|(key, _)| request.get(key).is_some());
         let reply = self.runner.reply(process, request);
-        // Who has a reply finds in the log what led to it.
+        // A client that has its reply finds what was logged before in the log.
         let_messages_be_written();
         match reply {
             Some(reply) => reply,
