@@ -98,19 +98,20 @@ static __always_inline void lens_request_failed(struct io_kiocb *request, u32 op
 static __always_inline void lens_request_done(u64 ring, u64 address, u64 user_data, s32 result)
 {
 	struct request *found, state;
-	u64 now, wall;
+	u64 wall;
 	u32 bucket, *entry = NULL;
 	struct cell *cell;
 	struct row *row;
 
 	if (!READ_ONCE(header.ever_requested))
 		return;
-	now = bpf_ktime_get_ns();
 	found = bpf_map_lookup_elem(&lens_requests, &address);
 	if (!found || found->ring != ring)
 		return;
 	if (found->is_silent && found->user_data != user_data)
 		return;
+	/* Only here, because the completions of all programs of the machine come as far as that. */
+	wall = bpf_ktime_get_ns() - found->submitted_ns;
 	/* Memory of a deleted entry may be used again at once. */
 	state = *found;
 	bpf_map_delete_elem(&lens_requests, &address);
@@ -120,7 +121,6 @@ static __always_inline void lens_request_done(u64 ring, u64 address, u64 user_da
 	cell = cell_in(row->session, state.row, state.cell, &entry);
 	if (!cell)
 		return;
-	wall = now - state.submitted_ns;
 	cell->count += 1;
 	cell->denied += state.is_silent;
 	cell->wall_ns += wall;
