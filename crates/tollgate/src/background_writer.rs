@@ -49,6 +49,12 @@ enum QueueEntry<T> {
     Lost(u64),
 }
 
+impl<T> QueueState<T> {
+    fn is_unwritten(&self) -> bool {
+        self.is_writing || !self.entries.is_empty()
+    }
+}
+
 impl<T> WriteQueue<T> {
     fn lock(&self) -> MutexGuard<'_, QueueState<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -117,33 +123,33 @@ impl<T> BackgroundWriter<T> {
 
     /// Waits until everything is written, until `limit` has passed, or until `gives_up` says so.
     /// Later calls then wait no more.
-    pub fn wait_until_written(&self, limit: Option<Duration>, mut gives_up: impl FnMut() -> bool) {
+    pub fn wait_until_written(&self, limit: Option<Duration>, gives_up: impl FnMut() -> bool) {
+        let mut state = self.wait(limit, gives_up);
+        state.is_given_up |= state.is_unwritten();
+    }
+
+    /// Waits until everything is written, but no longer than `limit`.
+    pub fn catch_up(&self, limit: Duration) {
+        drop(self.wait(Some(limit), || false));
+    }
+
+    fn wait(
+        &self,
+        limit: Option<Duration>,
+        mut gives_up: impl FnMut() -> bool,
+    ) -> MutexGuard<'_, QueueState<T>> {
         let end = limit.map(|limit| Instant::now() + limit);
         let mut state = self.0.lock();
-        while (state.is_writing || !state.entries.is_empty()) && !state.is_given_up {
+        while state.is_unwritten() && !state.is_given_up {
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) || gives_up() {
-                state.is_given_up = true;
-                return;
+                break;
             }
             let wait = left.unwrap_or(CHECK_INTERVAL).min(CHECK_INTERVAL);
             let waited = self.0.changed.wait_timeout(state, wait);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-    }
-
-    /// Waits until everything is written, but no longer than `limit`.
-    pub fn catch_up(&self, limit: Duration) {
-        let end = Instant::now() + limit;
-        let mut state = self.0.lock();
-        while state.is_writing || !state.entries.is_empty() {
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return;
-            }
-            let waited = self.0.changed.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
+        state
     }
 }
 
