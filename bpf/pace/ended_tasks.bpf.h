@@ -61,9 +61,63 @@ static __always_inline struct pace_ended *pace_ended_here(u32 session)
 	return NULL;
 }
 
-/* Records a task that has ended. `work` is not charged to it. */
-static __always_inline void pace_record_end(struct pace_task *task, u32 how, u64 now,
-					    struct pace_work work)
+struct pace_search_workers {
+	u32 entry;
+	u32 number;
+	u64 now;
+	struct pace_work work;
+};
+
+static long pace_add_if_worker(u32 cpu, struct pace_search_workers *search)
+{
+	struct pace_cpu *at = pace_cpu_at(cpu);
+	struct pace_thread *of = pace_of(READ_ONCE(at->slot));
+	u32 entry = of->task, number = of->number, i;
+	struct pace_task *task;
+	struct pace_work work;
+
+	for (i = 0; i < PACE_NESTED; i++) {
+		if (entry == search->entry && number == search->number) {
+			work = pace_work(at, READ_ONCE(of->charged_ns), search->now);
+			search->work.ns += work.ns;
+			search->work.cycles += work.cycles;
+			search->work.energy_pj += work.energy_pj;
+			break;
+		}
+		task = pace_unfinished(entry, number);
+		if (!task)
+			break;
+		entry = task->outer;
+		number = task->outer_number;
+	}
+	return 0;
+}
+
+/*
+ * Adds to the record of a task the work of the threads that run on other processors and are not
+ * charged yet. They cannot charge the task any more. One that is just doing so sets `charged_ns`
+ * before it adds its work. The record has the task's work from before `charged_ns` is read here,
+ * so no work is in it twice.
+ */
+static __always_inline void pace_add_running(struct pace_task *task, u32 number, u64 now,
+					     struct pace_record *record)
+{
+	struct pace_search_workers search = { .entry = task->entry, .number = number, .now = now };
+
+	barrier();
+	bpf_loop(config.processors, pace_add_if_worker, &search, 0);
+	record->cpu_ns += search.work.ns;
+	record->cycles += search.work.cycles;
+	record->energy_pj += search.work.energy_pj;
+	pace_add_work(pace_outer(task), search.work);
+}
+
+/*
+ * Records a task that has ended. `work` is work of the caller that is not charged to it.
+ * `others_run`: threads on other processors may be working on it.
+ */
+static __always_inline void pace_record_end(struct pace_task *task, u32 number, u32 how, u64 now,
+					    struct pace_work work, bool others_run)
 {
 	struct pace_ended *ended = pace_ended_here(task->session);
 	struct pace_record *record;
@@ -85,6 +139,8 @@ static __always_inline void pace_record_end(struct pace_task *task, u32 how, u64
 	record->pid = task->visible_pid;
 	record->end = how;
 	__builtin_memcpy(record->program, task->program, sizeof(record->program));
+	if (unlikely(others_run))
+		pace_add_running(task, number, now, record);
 	/* x86 stores in the order of the program. */
 	barrier();
 	WRITE_ONCE(ended->added, ended->added + 1);

@@ -38,7 +38,7 @@ static long pace_end_if_own(u32 entry, struct pace_search_own *search)
 	u32 number = pace_number(task);
 
 	if (task->id && task->tgid == search->tgid && task->session == search->session)
-		pace_end(task, number, PACE_END_EXIT, bpf_ktime_get_ns());
+		pace_end(task, number, PACE_END_EXIT, bpf_ktime_get_ns(), false);
 	return 0;
 }
 

@@ -83,7 +83,7 @@ static __always_inline void pace_end_by_program(struct thread_state *thread,
 	}
 	if (!task)
 		return;
-	pace_end_with(task, number, PACE_END_PROGRAM, now, work);
+	pace_end_with(task, number, PACE_END_PROGRAM, now, work, task->ready > (task == own));
 	if (task != own)
 		return;
 	/* The thread continues the task around this one. */

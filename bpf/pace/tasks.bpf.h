@@ -74,16 +74,17 @@ static __always_inline void pace_keep_latest(struct pace_task *task)
 
 /*
  * Ends the task with this number, which at most one caller does, and reports it. `work` is work of
- * the caller that is not charged to the task.
+ * the caller that is not charged to the task. `others_run`: threads on other processors may be
+ * working on it.
  */
 static __always_inline void pace_end_with(struct pace_task *task, u32 number, u32 how, u64 now,
-					  struct pace_work work)
+					  struct pace_work work, bool others_run)
 {
 	u64 life = pace_life(number, PACE_LIVE);
 
 	if (__sync_val_compare_and_swap(&task->life, life, pace_life(number, PACE_ENDED)) != life)
 		return;
-	pace_record_end(task, how, now, work);
+	pace_record_end(task, number, how, now, work, others_run);
 	pace_end_pacing(task, now);
 	WRITE_ONCE(task->life, pace_life(number, PACE_FREE));
 	if (task->index_place)
@@ -92,11 +93,12 @@ static __always_inline void pace_end_with(struct pace_task *task, u32 number, u3
 		pace_free_entry(task->entry);
 }
 
-static __always_inline void pace_end(struct pace_task *task, u32 number, u32 how, u64 now)
+static __always_inline void pace_end(struct pace_task *task, u32 number, u32 how, u64 now,
+				     bool others_run)
 {
 	struct pace_work none = {};
 
-	pace_end_with(task, number, how, now, none);
+	pace_end_with(task, number, how, now, none, others_run);
 }
 
 struct pace_search_exempt {
@@ -221,7 +223,7 @@ static __always_inline void pace_unready(struct pace_thread *of, struct pace_tas
 	if (!__sync_lock_test_and_set(&of->is_ready, 0))
 		return;
 	if (__sync_fetch_and_add(&task->ready, -1) == 1 && !task->id)
-		pace_end(task, of->number, how, now);
+		pace_end(task, of->number, how, now, false);
 	if (unlikely(pace_number(task) != of->number))
 		__sync_fetch_and_add(&task->ready, 1);
 }
@@ -235,7 +237,7 @@ static __always_inline void pace_replace(struct pace_thread *of, struct pace_tas
 {
 	pace_charge(of, task, now);
 	if (task->beginner == slot)
-		pace_end(task, of->number, PACE_END_NEXT, now);
+		pace_end(task, of->number, PACE_END_NEXT, now, task->ready > 1);
 	else
 		pace_unready(of, task, PACE_END_NEXT, now);
 }

@@ -176,6 +176,13 @@ fn work_follows_over_threads_that_are_woken() {
     assert_work("work", watched.cpu_ns(None), watched.printed()[0], 20);
 }
 
+#[test]
+fn tasks_have_the_work_of_threads_that_still_run() {
+    let watched = watch(Some(NO_RULE), "running-tasks 20 3");
+    assert_eq!(watched.only_type(), ("workloads: frame", 20));
+    assert_work("work", watched.cpu_ns(None), watched.printed()[0], 20);
+}
+
 const TIMER: &str = "\
 [[rule]]
 name = \"tick\"

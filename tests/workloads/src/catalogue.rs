@@ -237,6 +237,8 @@ pub const WORKLOADS: &[Workload] = &[
     workload("handed-tasks", "N MS", tasks::handed_tasks,
         "Begins N tasks, for each of which another thread works MS ms; prints how many \
         nanoseconds of processor time they took. How many calls that takes varies."),
+    workload("running-tasks", "N MS", tasks::running_tasks,
+        "The same, but the other thread still works at the end of each task."),
     workload("ticks", "N MS", tasks::ticks,
         "Works MS ms after each of N sleeps; prints how many nanoseconds of processor time that \
         took."),

@@ -1,11 +1,12 @@
 //! Tasks with deadlines, whose work is known: begun by the program itself, or to be inferred.
 
 use std::fs::{self, File};
+use std::hint;
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -93,21 +94,46 @@ pub fn nested_tasks(mut arguments: Arguments) -> Outcome {
     print_line(&format!("{outer_ns} {inner_ns}"))
 }
 
-/// Tasks whose work a second thread does, which the first one wakes. Prints the processor time of
-/// the process within the tasks.
 /// Whether a thread of this process sleeps in a call.
 fn is_asleep(thread: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('S'))
 }
 
-pub fn handed_tasks(mut arguments: Arguments) -> Outcome {
+/// Tasks whose work a second thread does, which the first one wakes. Prints the processor time of
+/// the process within the tasks.
+pub fn handed_tasks(arguments: Arguments) -> Outcome {
+    shared_tasks(arguments, |ms, back, _| {
+        work_for(ms);
+        back.send()
+    })
+}
+
+/// The same, but the second thread still works when the first one ends the task.
+pub fn running_tasks(arguments: Arguments) -> Outcome {
+    shared_tasks(arguments, |ms, back, has_ended| {
+        work_for(ms);
+        back.send()?;
+        while !has_ended.load(Ordering::SeqCst) {
+            hint::spin_loop();
+        }
+        has_ended.store(false, Ordering::SeqCst);
+        Ok(())
+    })
+}
+
+/// Tasks of one thread, with work of another one. The work gets its length in ms, the pipe that
+/// tells the first thread to end the task, and whether the task has ended.
+fn shared_tasks(
+    mut arguments: Arguments,
+    work: impl Fn(u64, &Pipe, &AtomicBool) -> Outcome + Sync,
+) -> Outcome {
     let tasks = arguments.number("N", 1..=MAX_TASKS)?;
     let ms = arguments.number("MS", 1..=HOUR_MS)?;
     arguments.end()?;
     let (to, back) = (Pipe::new()?, Pipe::new()?);
     let kind = TaskType::new(c"frame");
-    let number = AtomicI32::new(0);
+    let (number, has_ended) = (AtomicI32::new(0), AtomicBool::new(false));
     let mut ns = 0;
     let outcome = thread::scope(|scope| {
         let worker = scope.spawn(|| {
@@ -115,12 +141,8 @@ pub fn handed_tasks(mut arguments: Arguments) -> Outcome {
             number.store(unsafe { libc::gettid() }, Ordering::SeqCst);
             (0..tasks).try_for_each(|_| {
                 to.receive()?;
-                work_for(ms);
-                back.send()
-            })?;
-            // A task that ends while this thread still runs does not have its latest work. The
-            // exit of a thread takes longer than falling asleep.
-            to.receive()
+                work(ms, &back, &has_ended)
+            })
         });
         for _ in 0..tasks {
             // The other thread falls asleep, so that this one wakes it.
@@ -133,8 +155,8 @@ pub fn handed_tasks(mut arguments: Arguments) -> Outcome {
             back.receive()?;
             ns += process_ns() - began;
             task.end();
+            has_ended.store(true, Ordering::SeqCst);
         }
-        to.send()?;
         worker.join().expect("the thread does not panic")
     });
     outcome?;
