@@ -1,29 +1,49 @@
 /*
- * Calls that the guard counts as anomalous even if they are in a program's baseline: mappings that
- * are both writable and executable, and file modes that let all users write. The guard responds to
- * them as to any anomaly of the process, according to its options.
+ * Calls that the guard counts as anomalous even if they are in a program's baseline: memory that is
+ * both writable and executable, and file modes that let all users write. The guard responds to them
+ * as to any anomaly of the process, according to its options.
  *
  *     tollgate run --guard=watch --plugin examples/argument-policy.ec -- ./server
+ *
+ * 32-bit programs, and 64-bit programs with `int $0x80`, have other calls for some of this: mmap2,
+ * and old_mmap, whose arguments are in memory. What a file's mode becomes also depends on the umask.
  */
 enum { PROT_WRITE = 2, PROT_EXEC = 4, S_IWOTH = 2 };
+enum { SHM_EXEC = 0100000, READ_IMPLIES_EXEC = 0x0400000 };
 
 u64 writable_code, open_to_all;
 
-on guard(mmap, mprotect) {
+on guard(mmap, mmap2, mprotect, pkey_mprotect) {
 	if ((prot & (PROT_WRITE | PROT_EXEC)) == (PROT_WRITE | PROT_EXEC)) {
 		writable_code++;
 		return 1;
 	}
 }
 
-on guard(chmod, fchmod, fchmodat) {
+on guard(shmat) {
+	if (shmflg & SHM_EXEC) {
+		writable_code++;
+		return 1;
+	}
+}
+
+/* All memory that can be read can then be executed. personality(0xffffffff) only asks. */
+on guard(personality) {
+	if (personality != 0xffffffff && personality & READ_IMPLIES_EXEC) {
+		writable_code++;
+		return 1;
+	}
+}
+
+on guard(chmod, fchmod, fchmodat, fchmodat2) {
 	if (mode & S_IWOTH) {
 		open_to_all++;
 		return 1;
 	}
 }
 
-on verdict(mmap, mprotect, chmod, fchmod, fchmodat) {
+on verdict(mmap, mmap2, mprotect, pkey_mprotect, shmat, personality, chmod, fchmod, fchmodat,
+	   fchmodat2) {
 	if (denounced)
 		print("process %u, call %u: %u anomalies among its last 128 calls", pid(), call, lfc);
 }

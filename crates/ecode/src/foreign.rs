@@ -23,6 +23,11 @@ pub const AT_ADDRESS: &str = "an address is a number: `read_user_text(TO, ADDRES
 const NO_KERNEL_MEMORY: &str = "a plugin cannot read the kernel's memory; for the memory of the \
     process, use `read_user(TO, ADDRESS, BYTES)` or `read_user_text(TO, ADDRESS)`";
 const WITH_A_TYPE: &str = "begin a declaration with a type: `u64 x = 3;`";
+/// What a histogram needs. `>>` of a negative number never reaches 0.
+const COUNT_BITS: &str = "there is no equivalent: count the bits of an unsigned number with a \
+    loop, `u64 n = …; while (n) { n >>= 1; bits++; }`";
+const NO_PARENT: &str = "there is no equivalent: keep the parents of processes in a map, which a \
+    handler of `fork` fills";
 const STACKS: &str = "a plugin cannot read stacks: `tollgate lens` shows where calls sleep";
 
 /// Names of probes.
@@ -80,6 +85,11 @@ const DECLARATIONS: Hints = &[
         "begin a function with the type of its result: `int f(int n) { … }`",
     ),
     (&["let", "var", "auto"], WITH_A_TYPE),
+    (
+        &["std"],
+        "there are no namespaces, and a map is declared like this: `map<KEY, VALUE> \
+        name[ENTRIES];`",
+    ),
     (&["import", "use", "include"], "remove it: a program is one file"),
 ];
 
@@ -91,6 +101,16 @@ const STATEMENTS: Hints = &[
     (&["unless"], "write `if (!…)`"),
     (&["until"], "write `while (!…)`"),
     (&["unroll", "loop", "repeat"], "use `for` or `while`"),
+    (&["delete", "del"], "use `erase(MAP, KEY)`"),
+];
+
+/// Words that other languages have as operators.
+const OPERATORS: Hints = &[
+    (&["and"], "write `&&`"),
+    (&["or"], "write `||`"),
+    (&["not"], "write `!`"),
+    (&["in"], "write `has(MAP, KEY)`"),
+    (&["is"], "write `==`"),
 ];
 
 /// Names that are used as variables.
@@ -104,6 +124,11 @@ const VARIABLES: Hints = &[
     (&["username"], "use `uid()`"),
     (&["kstack", "ustack"], STACKS),
     (&["errno"], "the `result` at `exit` of a call that has failed is the negative errno"),
+    (&["ppid"], NO_PARENT),
+    (
+        &["NULL", "null", "nullptr", "nil"],
+        "write 0; whether a map has an entry, `has(MAP, KEY)` tells",
+    ),
     (&["cgroup"], "`tollgate daemon --cgroup` selects the processes"),
 ];
 
@@ -170,11 +195,20 @@ const FUNCTIONS: Hints = &[
     (&["getpid"], "use `pid()`"),
     (&["gettid"], "use `tid()`"),
     (&["getuid"], "use `uid()`"),
+    (&["hist", "lhist", "log2", "log2l"], COUNT_BITS),
+    (&["ilog2", "__builtin_clz", "__builtin_clzl", "__builtin_clzll", "fls", "fls64"], COUNT_BITS),
+    (&["exists", "contains"], "use `has(MAP, KEY)`"),
+    (&["len", "size"], "there is no equivalent: count the entries of a map in a variable"),
+    (&["min"], "write `a < b ? a : b`"),
+    (&["max"], "write `a > b ? a : b`"),
+    (&["abs", "labs"], "write `n < 0 ? -n : n`"),
     (
-        &["hist", "lhist", "log2", "log2l"],
-        "there is no equivalent: count the bits with a loop, `while (n >>= 1) bits++;`",
+        &["atomic_add", "atomic_inc", "atomic_fetch_add", "__sync_fetch_and_add"],
+        "write `n++` or `n += x`, which are atomic as statements",
     ),
+    (&["ppid", "getppid"], NO_PARENT),
     (&["kstack", "ustack"], STACKS),
+    (&["not"], "write `!`"),
     (&["count"], "count in an entry or a variable: `m[KEY]++`"),
     (&["sum"], "add to an entry or a variable: `m[KEY] += n`"),
     (
@@ -270,6 +304,11 @@ pub fn declaration(name: &str) -> Option<&'static str> {
 /// What E-code has in place of a word at the beginning of a statement.
 pub fn statement(name: &str) -> Option<&'static str> {
     hint(STATEMENTS, name)
+}
+
+/// What E-code has in place of a word between or before operands.
+pub fn operator(name: &str) -> Option<&'static str> {
+    hint(OPERATORS, name)
 }
 
 /// What E-code has in place of a variable.

@@ -139,7 +139,8 @@ impl Lexer<'_> {
     fn skip_space(&mut self) {
         loop {
             let rest = self.rest();
-            if rest.first().is_some_and(u8::is_ascii_whitespace) {
+            // C's white space has a vertical tab as well (ISO C17, 6.4).
+            if rest.first().is_some_and(|byte| byte.is_ascii_whitespace() || *byte == b'\x0b') {
                 self.at += 1;
             } else if rest.starts_with(b"\\\n") || rest.starts_with(b"\\\r\n") {
                 self.at += 2;

@@ -60,9 +60,19 @@ impl StandardStream {
 
     /// Waits until it accepts more, or until its other end is closed.
     fn wait(self) {
-        let mut poll = libc::pollfd { fd: self.0, events: libc::POLLOUT, revents: 0 };
+        self.wait_for(libc::POLLOUT);
+    }
+
+    /// Waits until nothing reads this pipe or socket any more.
+    pub fn wait_for_end(self) {
+        while self.wait_for(0) & (libc::POLLERR | libc::POLLHUP) == 0 {}
+    }
+
+    fn wait_for(self, events: libc::c_short) -> libc::c_short {
+        let mut poll = libc::pollfd { fd: self.0, events, revents: 0 };
         // SAFETY: one entry, as given.
         unsafe { libc::poll(&raw mut poll, 1, -1) };
+        poll.revents
     }
 }
 

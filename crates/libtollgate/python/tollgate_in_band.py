@@ -12,6 +12,7 @@ It works in a command of `tollgate run --in-band -- COMMAND`, and in any program
 `tollgate daemon --in-band` gates. This module is one file, which needs nothing else.
 """
 
+import contextlib
 import ctypes
 import errno
 import mmap
@@ -177,6 +178,16 @@ def _receive(connection, length):
     return received
 
 
+@contextlib.contextmanager
+def _unavailable_if_the_system_fails():
+    """Raises Unavailable if, for example, this process has no descriptor left."""
+    try:
+        yield
+    except OSError as error:
+        raise Unavailable(f"the request has failed: {error.strerror or error}") from error
+
+
+@_unavailable_if_the_system_fails()
 def _request_text(request, site):
     reply = b""
     with _request(request, site) as connection:
@@ -233,6 +244,7 @@ os.register_at_fork(
 class Thread:
     """The records of one thread. In the child of a fork, those of its parent are empty."""
 
+    @_unavailable_if_the_system_fails()
     def __init__(self):
         with _lock:
             with _request(_RECORDS, threading.get_native_id()) as connection:

@@ -99,6 +99,20 @@ fn records_have_one_layout() {
 }
 
 #[test]
+fn request_without_a_free_descriptor_is_unavailable() {
+    let script = "
+import resource, tollgate_in_band as module
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+for request in (module.Thread, lambda: module.site_name(0), lambda: module.site_source(0)):
+    try:
+        request()
+    except module.Unavailable as error:
+        print(error)
+";
+    assert_eq!(python(script), "the request has failed: Too many open files\n".repeat(3));
+}
+
+#[test]
 fn requests_find_the_same_socket() {
     let found = python("import tollgate_in_band as m; print(m.VARIABLE, m._DEFAULT_SOCKET)");
     assert_eq!(found.trim(), format!("{IN_BAND_VARIABLE} {DEFAULT_IN_BAND_SOCKET}"));

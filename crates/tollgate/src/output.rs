@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{LazyLock, OnceLock};
 use std::time::Duration;
+use std::{process, thread};
 
 use anyhow::{Context, Result, bail};
 use kernel::signals::was_termination_requested;
@@ -122,6 +123,17 @@ pub fn line(text: &str) -> Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         written => written.map(|()| true).context("cannot write to stdout"),
     }
+}
+
+/// From now on, this process ends when stdout has no reader any more. A command that follows
+/// something would otherwise notice it only with its next line.
+pub fn end_with_the_reader() -> Result<()> {
+    let wait = || {
+        StandardStream::STDOUT.wait_for_end();
+        process::exit(0);
+    };
+    thread::Builder::new().spawn(wait).context("cannot start a thread")?;
+    Ok(())
 }
 
 /// Whether the path is "-", for stdin or stdout.

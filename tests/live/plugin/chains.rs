@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::Write as _;
+use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
@@ -205,7 +205,7 @@ fn chain_runs_in_order() {
     let many = [texts[0]; 9];
     ran(&many, "", "calls 1")
         .exits_with(125)
-        .says("`on enter(getppid)` already has 8 linked plugin handlers (plugin-0, plugin-1, ")
+        .says("`on enter(getppid)` already has 8 linked plugin handlers (1 of plugin-0, 1 of plugin-1, ")
         .says("): load fewer of them (--plugin)");
 }
 
@@ -600,6 +600,16 @@ fn call_show_set_unload() {
     assert_eq!(number(&at_work.show("called"), "small"), 200);
     assert_eq!(entries(&at_work.show("called"), "m").len(), 2);
     assert_eq!(at_work.request("call called --arg 2").success().text(), "18\n");
+    let (reader, mut log) = {
+        let mut log = Command::new(tollgate());
+        let (reader, writer) = io::pipe().expect("a pipe");
+        log.args(["plugin", "log", "--follow", "called"]).stdout(writer);
+        let started = log.env("TOLLGATE_SOCKET", at_work.path("socket")).spawn();
+        (reader, started.expect("it starts"))
+    };
+    // It ends with its reader, also if nothing is printed any more.
+    assert_eq!(BufReader::new(reader).lines().take(3).count(), 3);
+    assert!(log.wait().expect("it ends").success());
     let following = at_work.start_request("log --follow called");
     eventually("it follows", || following.read("out").lines().count() == 3);
     at_work.request("unload called").success();

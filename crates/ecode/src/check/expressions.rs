@@ -14,6 +14,10 @@ use crate::token::type_of_c_header;
 use crate::typed::{Expression, ExpressionKind, Lvalue, LvalueKind, Operator};
 use crate::types::{CHAR, INT, Integer, LONG, Type, U32, U64};
 
+/// How a text becomes the key of a map.
+const TEXT_AS_KEY: &str = "a key with a text is a struct: `struct key { char text[16]; };` and, for \
+    example, `comm(key.text);`";
+
 fn expression(kind: ExpressionKind, of: impl Into<Type>, span: &Span) -> Expression {
     Expression { kind, ty: of.into(), span: span.clone() }
 }
@@ -318,8 +322,6 @@ impl Checker<'_> {
         {
             let call = call.to_lowercase();
             problem.help(format!("select the call in the handler instead: `on enter({call})`"))
-        } else if name == "NULL" {
-            problem.help("E-code has no pointers: write 0")
         } else if let Some(own) = type_of_c_header(name) {
             problem.help(format!("write `{own}`"))
         } else if let Some(why) = self.unreadable_field(name) {
@@ -512,6 +514,7 @@ impl Checker<'_> {
         self.lint_assignment_in_condition(written);
         let value = self.expression(written)?;
         self.number_of(&value.ty, &value.span)?;
+        self.lint_signed_shift(written, &value.ty);
         Ok(value)
     }
 
@@ -720,7 +723,12 @@ impl Checker<'_> {
                 }
                 _ => {
                     let message = format!("{what} must have type {to}, not {}", value.ty);
-                    let help = number_for_text(&value).filter(|_| to.is_number());
+                    let help = match to {
+                        Type::Struct(_) if value.ty.is_bytes() || value.ty == Type::String => {
+                            Some(TEXT_AS_KEY.into())
+                        }
+                        _ => number_for_text(&value).filter(|_| to.is_number()),
+                    };
                     Diagnostic::error(value.span, message).help_if(help)
                 }
             });

@@ -14,6 +14,8 @@ use crate::types::{Integer, Type};
 /// (include/linux/errno.h).
 const FIRST_KERNEL_CODE: i64 = -512;
 const LAST_KERNEL_CODE: i64 = -531;
+/// asm-generic/errno-base.h
+const EINTR: i64 = 4;
 /// The help on a value that has no effect.
 pub const NO_EFFECT_HELP: &str = "assign it, or remove it";
 
@@ -125,6 +127,18 @@ impl Checker<'_> {
             }
             _ => {}
         }
+    }
+
+    /// Warns about `while (n >>= 1)` of a signed number.
+    pub(super) fn lint_signed_shift(&mut self, condition: &ast::Expression, ty: &Type) {
+        if !matches!(condition.kind, Written::Assign(Some(Operator::ShiftRight), ..))
+            || !ty.integer().is_some_and(|number| number.is_signed)
+        {
+            return;
+        }
+        let message = "a negative number never becomes 0 here, because `>>` keeps its sign";
+        let problem = Diagnostic::warning(condition.span.clone(), message);
+        self.warn(problem.help("use an unsigned variable, and test the number before"));
     }
 
     /// Warns about operators whose precedence is often mistaken, as gcc does.
@@ -357,6 +371,12 @@ impl Checker<'_> {
                         "{constant} is a code that the kernel uses internally, not an errno"
                     ))
                     .help("docs/ecode.md says what the program would see"),
+                    code if code == -EINTR => problem(
+                        "many programs repeat a call that fails with EINTR, so they would never \
+                        end"
+                        .into(),
+                    )
+                    .help("refuse with another errno, such as -1 (EPERM) or -13 (EACCES)"),
                     2..=MAX_ERRNO => {
                         problem(format!("this refuses with EPERM, not with errno {constant}"))
                             .help(format!("write -{constant} for this errno, or 1 for EPERM"))

@@ -189,6 +189,11 @@ impl Checker<'_> {
         if let Some(below) = self.later_declaration(what, &name.text, &name.span) {
             return self.error(problem.other(below, BELOW));
         }
-        self.error(problem.with_suggestion(&name.text, known.iter().map(String::as_str)))
+        let problem = problem.with_suggestion(&name.text, known.iter().map(String::as_str));
+        let is_of_headers = what == "struct" && problem.help.is_none();
+        self.error(match is_of_headers {
+            true => problem.help("declare structs of C's headers yourself"),
+            false => problem,
+        })
     }
 }

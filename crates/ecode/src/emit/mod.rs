@@ -116,7 +116,7 @@ pub fn needs_too_much(
         true => "make arrays and structs `static` or global; print fewer values at a time",
         false => {
             "split long expressions into several statements, and functions with many variables \
-            into several; print fewer values at a time"
+            into several; copy large structs by `memcpy`; print fewer values at a time"
         }
     };
     Box::new(Diagnostic::error(span.clone(), message).help(help))

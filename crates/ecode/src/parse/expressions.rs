@@ -47,7 +47,7 @@ const UNARY: &[(&str, Unary)] =
     &[("+", Unary::Plus), ("-", Unary::Minus), ("~", Unary::Complement), ("!", Unary::Not)];
 
 /// Names of the context in other BPF languages. The members of that context are a hook's arguments.
-const CONTEXTS: &[&str] = &["args", "ctx"];
+const CONTEXTS: &[&str] = &["args", "ctx", "skb"];
 
 impl Parser<'_> {
     fn node(&mut self, kind: ExpressionKind, span: Span) -> Parsed<Expression> {
@@ -143,6 +143,10 @@ impl Parser<'_> {
                 let span = from.start..lvalue.span.end;
                 return self.node(ExpressionKind::Step { lvalue, is_up, is_before: true }, span);
             }
+        }
+        if self.is_at("*") && self.follows("*") {
+            let problem = Diagnostic::error(from.start - 1..from.end, "E-code has no `**`");
+            return self.fault(problem.help("multiply: `n * n`"));
         }
         if self.is_at("&") || self.is_at("*") {
             let problem = Diagnostic::error(from, "E-code has no pointers");
@@ -301,9 +305,22 @@ impl Parser<'_> {
                 self.close(")", &span)?;
                 return Ok(Expression { span: self.since(&span), ..inner });
             }
+            _ if self.is_type(0) => return self.reject_type(),
             _ => return self.unexpected("an expression"),
         };
         self.step();
         self.node(kind, span)
+    }
+
+    /// Fails at a type, such as that of `int(x)`.
+    fn reject_type<T>(&mut self) -> Parsed<T> {
+        let TokenKind::Keyword(keyword) = *self.kind() else {
+            return self.unexpected("an expression");
+        };
+        let text = keyword.text();
+        let message = format!("expected an expression, found `{text}`");
+        let is_call = *self.ahead(1) == TokenKind::Punctuator("(");
+        let help = is_call.then(|| format!("put the type into parentheses: `({text}) x`"));
+        self.fault(Diagnostic::error(self.span(), message).help_if(help))
     }
 }

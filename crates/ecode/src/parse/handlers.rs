@@ -31,7 +31,7 @@ impl Parser<'_> {
         Ok(Handler { hook, selected, parameters, body })
     }
 
-    /// Fails at `on tracepoint:sched:sched_switch` and at `on enter /pid() == 1/`.
+    /// Fails at `on tracepoint:sched:sched_switch`, `on enter read` and `on enter /pid() == 1/`.
     fn reject_probe_syntax(&mut self, hook: &Ident) -> Parsed<()> {
         let help = match (self.kind(), self.ahead(1), self.ahead(2), self.ahead(3)) {
             (TokenKind::Punctuator(":"), ..) if foreign::hook(&hook.text).is_some() => {
@@ -50,6 +50,9 @@ impl Parser<'_> {
             ),
             (TokenKind::Punctuator(":"), ..) => {
                 format!("write what the handler selects in parentheses: `on {}(…)`", hook.text)
+            }
+            (TokenKind::Name(name), TokenKind::Punctuator("{"), ..) => {
+                format!("write what the handler selects in parentheses: `on {}({name})`", hook.text)
             }
             (TokenKind::Punctuator("/" | "/="), ..) => {
                 "test the condition within the handler: `if (…) { … }`".into()
@@ -83,6 +86,9 @@ impl Parser<'_> {
         let opened = self.span();
         self.step();
         let mut selected = Vec::new();
+        if self.takes(")") {
+            return Ok(selected);
+        }
         loop {
             let span = self.span();
             let text = match self.kind() {

@@ -466,10 +466,17 @@ impl Parser<'_> {
         let key = self.type_of_entries()?;
         self.expect(",", "the type of the keys")?;
         let value = self.type_of_entries()?;
+        if self.is_at(",") {
+            let problem = self.missing(">", "the type of the values");
+            return self.fault(problem.help(foreign::MAP_FORM));
+        }
         self.expect(">", "the type of the values")?;
         let name = self.name("a map")?;
         let opened = self.span();
-        self.expect("[", "the name of a map (its number of entries belongs there)")?;
+        if !self.takes("[") {
+            let problem = self.missing("[", "the name of a map");
+            return self.fault(problem.help(foreign::MAP_FORM));
+        }
         let length = self.conditional()?;
         self.close("]", &opened)?;
         self.expect(";", "this map")?;

@@ -92,6 +92,14 @@ impl Parser<'_> {
         matches!(self.kind(), TokenKind::Punctuator(at) if *at == mark)
     }
 
+    /// Whether the previous token is this punctuator, directly before the present one.
+    fn follows(&self, mark: &'static str) -> bool {
+        self.at.checked_sub(1).is_some_and(|before| {
+            let before = &self.tokens[before];
+            before.kind == TokenKind::Punctuator(mark) && before.span.end == self.span().start
+        })
+    }
+
     fn takes(&mut self, mark: &str) -> bool {
         let is_there = self.is_at(mark);
         if is_there {
@@ -173,6 +181,7 @@ impl Parser<'_> {
             return Ok(());
         }
         self.reject_colon_assignment()?;
+        self.reject_word_operator()?;
         let problem = self.missing(mark, after);
         self.fault(problem.help_if(self.declaration_hint()))
     }
@@ -196,6 +205,20 @@ impl Parser<'_> {
         self.fault(problem.help("write `=`; a declaration begins with a type: `u64 x = 3;`"))
     }
 
+    /// Fails at `key in map` and, after `not` as a variable, at `not x`.
+    fn reject_word_operator(&mut self) -> Parsed<()> {
+        let before = &self.tokens[self.at.saturating_sub(1)];
+        let is_not = matches!(&before.kind, TokenKind::Name(word) if word == "not");
+        let Token { kind: TokenKind::Name(word), span } =
+            (if is_not { before } else { self.token() })
+        else {
+            return Ok(());
+        };
+        let Some(hint) = foreign::operator(word) else { return Ok(()) };
+        let problem = Diagnostic::error(span.clone(), format!("E-code has no `{word}`"));
+        self.fault(problem.help(hint))
+    }
+
     fn missing(&self, mark: &str, after: &str) -> Diagnostic {
         // A missing punctuator belongs after the previous token.
         let end = self.at.checked_sub(1).map_or(0, |at| self.tokens[at].span.end);
@@ -208,6 +231,7 @@ impl Parser<'_> {
         if self.takes(mark) {
             return Ok(());
         }
+        self.reject_word_operator()?;
         let found = self.kind().describe();
         let problem = Diagnostic::error(self.span(), format!("expected `{mark}`, found {found}"));
         self.fault(problem.other(opened.clone(), "to close this"))

@@ -263,6 +263,7 @@ impl Parser<'_> {
             return Ok(StatementKind::Expression(expression));
         }
         self.reject_colon_assignment()?;
+        self.reject_word_operator()?;
         if self.is_at(":") && matches!(expression.kind, ExpressionKind::Name(_)) {
             let problem = Diagnostic::error(self.since(&expression.span), "E-code has no labels");
             return self.fault(problem.help("use `break`, `continue` or a function with `return`"));

@@ -139,6 +139,9 @@ fn text(status: &Status, top: usize, columns: Option<usize>) -> String {
 pub fn events(arguments: &EventsArguments) -> Result<ExitCode> {
     let stream = connect_required(&arguments.socket.path)?;
     let (_, lines) = send_request(stream, &GuardRequest::Events { follow: arguments.follow })?;
+    if arguments.follow {
+        output::end_with_the_reader()?;
+    }
     for line in lines {
         let text = if arguments.json { line } else { event_text(&line)? };
         if !output::line(&text)? {

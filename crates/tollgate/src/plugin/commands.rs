@@ -162,6 +162,9 @@ pub fn log(arguments: &LogArguments) -> Result<ExitCode> {
         connect_required(path)?,
         &PluginRequest::Log { name: name.clone(), follow: *follow },
     )?;
+    if *follow {
+        output::end_with_the_reader()?;
+    }
     let mut is_unloaded = false;
     for text in lines {
         let line: Line = serde_json::from_str(&text).context(OTHER_VERSION)?;

@@ -1,6 +1,6 @@
 //! The plugins of a running session: loads, links, swaps and unloads them, and reads their output.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -244,17 +244,22 @@ impl Plugins {
             _ => return error,
         };
         let full = &built.object.programs[at.program];
-        let is_there = |live: &&RunningPlugin| {
+        let is_at_hook = |program: &&ecode::Compiled| {
             let separate = OffsetSource::ToCheck.has_separate_attach_points(&full.hook);
-            live.built.object.programs.iter().any(|program| {
-                program.section == full.section && (!separate || program.selected == full.selected)
-            })
+            program.section == full.section && (!separate || program.selected == full.selected)
         };
-        let own: Vec<_> = self.all.iter().filter(is_there).map(|live| live.name.clone()).collect();
+        let own: Vec<_> = (self.all.iter())
+            .map(|live| (live, live.built.object.programs.iter().filter(is_at_hook).count()))
+            .filter(|(_, handlers)| *handlers > 0)
+            .map(|(live, handlers)| format!("{handlers} of {}", live.name))
+            .collect();
         let remedy = if own.is_empty() { UNLOAD_ONE } else { remedy };
-        let others: BTreeSet<_> =
-            at.owners.iter().filter(|pid| **pid != std::process::id()).collect();
-        let others = others.into_iter().map(|pid| format!("those of process {pid}"));
+        let mut others = BTreeMap::<_, usize>::new();
+        for pid in at.owners.iter().filter(|pid| **pid != std::process::id()) {
+            *others.entry(pid).or_default() += 1;
+        }
+        let others =
+            others.into_iter().map(|(pid, handlers)| format!("{handlers} of process {pid}"));
         let users: Vec<_> = own.into_iter().chain(others).collect();
         anyhow::anyhow!(
             "`{}` already has {} {what} plugin handlers ({}): {remedy}",

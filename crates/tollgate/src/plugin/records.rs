@@ -98,9 +98,7 @@ impl PluginOutput {
                     number_of(*lines as usize, "line")
                 )
             }
-            Self::Unlinked(why) => {
-                format!("disabled: {why}; replace it with `tollgate plugin swap`")
-            }
+            Self::Unlinked(why) => format!("disabled: {why}"),
             Self::Unloaded { .. } => "unloaded".into(),
         }
     }

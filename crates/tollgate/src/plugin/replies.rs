@@ -65,7 +65,11 @@ pub fn reply(
 pub fn publish_output(plugins: &mut Plugins, followers: &mut LogFollowers) -> Result<()> {
     for line in plugins.tend()? {
         if let PluginOutput::Unlinked(_) = line.output {
-            log_message(&format!("plugin {}: {}", line.plugin, line.output.line()));
+            let text = line.output.line();
+            let plugin = &line.plugin;
+            log_message(&format!(
+                "plugin {plugin}: {text}; replace it with `tollgate plugin swap`"
+            ));
         }
         match line.output {
             PluginOutput::Unloaded { .. } => followers.end(&line)?,

@@ -54,7 +54,9 @@ impl Variables {
 
     fn of_name(&self, name: &str) -> Result<&VariableInfo> {
         let found = self.0.iter().find(|variable| variable.name == name);
-        found.with_context(|| format!("the plugin has no global variable `{name}`"))
+        found.with_context(|| {
+            format!("the plugin has no global variable `{name}` (maps cannot be set)")
+        })
     }
 
     fn array(&self, name: &str) -> Result<&VariableInfo> {

@@ -57,7 +57,7 @@ impl HookProvider for OffsetSource {
             )?),
             "timer" => timer(one(selected, "an interval, for example \"100ms\"")?),
             "xdp" | "ingress" | "egress" => {
-                one(selected, "a network device, for example \"eth0\"")?;
+                network::check_device(one(selected, "a network device, for example \"eth0\"")?)?;
                 Ok(network::packets(hook))
             }
             _ if !selected.is_empty() => {

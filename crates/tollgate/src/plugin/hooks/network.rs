@@ -1,8 +1,8 @@
 //! Hooks of sockets and packets, at which a handler can deny the operation.
 
 use ecode::{
-    Builtin, FieldCondition, FieldSource, HookField, HookProgram, HookSpec, HookVariant, Integer,
-    Type,
+    Builtin, FieldCondition, FieldSource, HookError, HookField, HookProgram, HookSpec, HookVariant,
+    Integer, Type,
 };
 
 use super::parts::{denying_policy, field, unconditional_program};
@@ -116,6 +116,21 @@ pub fn sockets(hook: &str) -> HookSpec {
     }
 }
 
+/// Fails at names that no network device can have (net/core/dev.c, dev_valid_name).
+pub fn check_device(name: &str) -> Result<(), HookError> {
+    /// IFNAMSIZ without the NUL at the end.
+    const MAX_LEN: usize = 15;
+    let is_refused = |byte: u8| matches!(byte, b'/' | b':' | b'\x0b') || byte.is_ascii_whitespace();
+    if name.is_empty() || matches!(name, "." | "..") || name.bytes().any(is_refused) {
+        return Err((Some(0), "this cannot be the name of a network device".into()));
+    }
+    if name.len() > MAX_LEN {
+        let message = format!("the name of a network device has at most {MAX_LEN} bytes");
+        return Err((Some(0), message));
+    }
+    Ok(())
+}
+
 /// `xdp`, `ingress`, `egress`
 pub fn packets(hook: &str) -> HookSpec {
     let mut fields = vec![field("length", 32, false), field("interface", 32, false)];
@@ -149,5 +164,20 @@ pub fn packets(hook: &str) -> HookSpec {
         unavailable: lacks,
         packet: Some(SKB_LOAD_BYTES),
         warnings: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check_device;
+
+    #[test]
+    fn impossible_names_of_devices_are_refused() {
+        for name in ["eth0", "a", "0123456789abcde", "...", "vlan.7", "ü"] {
+            assert!(check_device(name).is_ok(), "{name}");
+        }
+        for name in ["", ".", "..", "a/b", "a:b", "a b", "a\u{b}", "0123456789abcdef"] {
+            assert!(check_device(name).is_err(), "{name}");
+        }
     }
 }
