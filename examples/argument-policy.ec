@@ -5,16 +5,17 @@
  *
  *     tollgate run --guard=watch --plugin examples/argument-policy.ec -- ./server
  *
- * 32-bit programs, and 64-bit programs with `int $0x80`, have other calls for some of this: mmap2,
- * and old_mmap, whose arguments are in memory. What a file's mode becomes also depends on the umask.
+ * It does not see old_mmap of 32-bit programs, whose arguments are in memory, and files that are
+ * created open to all, because that depends on the umask.
  */
 enum { PROT_WRITE = 2, PROT_EXEC = 4, S_IWOTH = 2 };
 enum { SHM_EXEC = 0100000, READ_IMPLIES_EXEC = 0x0400000 };
 
 u64 writable_code, open_to_all;
 
+/* mmap2 is a call of 32-bit programs. The third argument of all is `prot`. */
 on guard(mmap, mmap2, mprotect, pkey_mprotect) {
-	if ((prot & (PROT_WRITE | PROT_EXEC)) == (PROT_WRITE | PROT_EXEC)) {
+	if ((arg2 & (PROT_WRITE | PROT_EXEC)) == (PROT_WRITE | PROT_EXEC)) {
 		writable_code++;
 		return 1;
 	}
