@@ -349,13 +349,6 @@ pub fn new_ring(bytes: u32) -> Result<MapHandle> {
         sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
         ..Default::default()
     };
-    MapHandle::create(
-        libbpf_rs::MapType::RingBuf,
-        Some("tollgate_ring"),
-        0,
-        0,
-        bytes,
-        &options,
-    )
-    .doing("making a ring buffer")
+    MapHandle::create(libbpf_rs::MapType::RingBuf, Some("tollgate_ring"), 0, 0, bytes, &options)
+        .doing("making a ring buffer")
 }

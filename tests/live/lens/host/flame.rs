@@ -55,8 +55,7 @@ fn assert_chains(name: &str, options: &str) {
     assert!(ms(&["rounds", "wait_for_byte"]) >= 3 * 35, "{}", show());
     assert!(ms(&["rounds", "wait_for_word", "syscall", "futex"]) >= 3 * 35, "{}", show());
     // The thread has a stack of its own, which does not lead to main.
-    let waker: Vec<_> =
-        stacks.keys().filter(|stack| stack.contains(&"waker".to_owned())).collect();
+    let waker: Vec<_> = stacks.keys().filter(|stack| stack.contains(&"waker".to_owned())).collect();
     assert!(!waker.is_empty() && !waker.iter().any(|stack| stack.contains(&"main".to_owned())));
     // The innermost frames of a stack that is deeper than the copy are there.
     assert!(ms(&["[truncated]", "deep_sleep", "deep_sleep"]) >= 20, "{}", show());

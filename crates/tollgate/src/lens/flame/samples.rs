@@ -218,7 +218,10 @@ mod tests {
         let folded = samples.folded(&programs, &times.into());
         assert_eq!(folded.total_ns(), 1_077);
         let text = folded.text();
-        assert!(text.starts_with("[not sampled];poll 77\np;[unknown];read;0x1_[k] 333\n"), "{text}");
+        assert!(
+            text.starts_with("[not sampled];poll 77\np;[unknown];read;0x1_[k] 333\n"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -10,19 +10,25 @@ const WIDTH: f64 = 1200.0;
 /// The space at the left and the right.
 const MARGIN: f64 = 10.0;
 const ROW: f64 = 17.0;
-const FONT_SIZE: f64 = 12.0;
-/// The width of a character of the fixed-width font, as a share of its size.
-const CHARACTER: f64 = 0.602;
-/// The height of the title, the description and the legend.
-const HEAD: f64 = 84.0;
+/// The width of a character: the fonts in `STYLE` have 0.602 of their size, which is 12 px.
+const CHARACTER: f64 = 7.224;
+/// Where the title and the first line below it are.
+const TITLE: f64 = 24.0;
+const FIRST_LINE: f64 = 44.0;
+/// The space between the legend and the boxes.
+const HEAD_GAP: f64 = 14.0;
 /// The height of the line below the boxes, which names the function under the pointer.
 const FOOT: f64 = 34.0;
+/// Where a name is in its box: the distance from the left, and of its baseline from the top.
+const PADDING: f64 = 3.0;
+const BASELINE: f64 = 12.5;
 /// Boxes that are narrower cannot be seen, and are left out.
 const MIN_WIDTH: f64 = 0.1;
 
 const STYLE: &str = "text{font-family:'DejaVu Sans Mono',Consolas,monospace;font-size:12px}\
     .title{font-family:sans-serif;font-size:17px}.about{font-family:sans-serif;fill:#444}\
-    .button{fill:#05a;cursor:pointer}g.box{cursor:pointer}g.box:hover rect{stroke:#000}\
+    .button{fill:#05a;cursor:pointer}g.box{cursor:pointer}\
+    g.box rect{stroke:#fff;stroke-width:.5}g.box:hover rect{stroke:#000}\
     .found rect{fill:#d0f!important}.faded{opacity:.45}";
 const SCRIPT: &str = include_str!("zoom.js");
 
@@ -67,9 +73,7 @@ impl FrameKind {
 
 /// FNV-1a: the same for each build and machine.
 fn hash(name: &str) -> u32 {
-    name.bytes().fold(0x811c_9dc5, |hash, byte| {
-        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-    })
+    name.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
 /// The picture.
@@ -77,87 +81,108 @@ pub fn svg(folded: &Folded, caption: &Caption) -> String {
     let total = folded.total_ns();
     let nodes = nodes(folded);
     let scale = (WIDTH - 2.0 * MARGIN) / total.max(1) as f64;
-    let is_seen = |ns: u64| ns as f64 * scale >= MIN_WIDTH;
-    let rows = nodes.iter().filter(|node| is_seen(node.ns)).map(|node| node.depth + 1).max();
-    let about = caption.about.len().saturating_sub(1) as f64 * ROW;
-    let bottom = HEAD + about + (rows.unwrap_or(0) + 1) as f64 * ROW;
-    let height = bottom + FOOT;
-    let mut text = String::new();
-    let _ = writeln!(
-        text,
-        r#"<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}">"#
-    );
-    let _ = writeln!(text, "<style>{STYLE}</style>");
-    let _ = writeln!(text, r##"<rect width="100%" height="100%" fill="#fff"/>"##);
-    let _ = writeln!(
-        text,
-        r#"<text class="title" x="{MARGIN}" y="24">{}</text>"#,
-        escaped(&caption.title)
-    );
-    let mut y = 44.0;
-    for line in &caption.about {
-        let _ = writeln!(text, r#"<text class="about" x="{MARGIN}" y="{y}">{}</text>"#, escaped(line));
-        y += ROW;
-    }
-    let mut x = MARGIN;
-    for kind in FrameKind::ALL {
-        let (label, top) = (kind.label(), y - 9.0);
-        let _ = writeln!(
-            text,
-            r##"<rect x="{x:.1}" y="{top}" width="11" height="11" fill="{}"/><text class="about" x="{:.1}" y="{y}">{label}</text>"##,
-            kind.colour(""),
-            x + 16.0
-        );
-        x += 36.0 + label.len() as f64 * FONT_SIZE * CHARACTER;
-    }
-    let _ = writeln!(
-        text,
-        r#"<text id="reset" class="button" x="{}" y="24" text-anchor="end" visibility="hidden">show all</text><text id="search" class="button" x="{}" y="24" text-anchor="end">search</text>"#,
-        WIDTH - MARGIN - 80.0,
-        WIDTH - MARGIN
-    );
-    let _ = writeln!(text, r#"<text id="found" x="{}" y="44" text-anchor="end"></text>"#, WIDTH - MARGIN);
-    let _ = writeln!(
-        text,
-        r#"<g id="boxes" data-left="{MARGIN}" data-width="{}" data-total="{total}" data-character="{:.3}">"#,
-        WIDTH - 2.0 * MARGIN,
-        FONT_SIZE * CHARACTER
-    );
-    let all = [(FrameKind::Process, "all", 0, 0, total)].into_iter();
-    let boxes = nodes.iter().map(|node| {
-        (node.frame.kind, node.frame.name.as_str(), node.depth + 1, node.start_ns, node.ns)
+    let all =
+        [FunctionBox { kind: FrameKind::Process, name: "all", depth: 0, start_ns: 0, ns: total }];
+    let functions = nodes.iter().map(|node| FunctionBox {
+        kind: node.frame.kind,
+        name: &node.frame.name,
+        depth: node.depth + 1,
+        start_ns: node.start_ns,
+        ns: node.ns,
     });
-    for (kind, name, depth, start_ns, ns) in all.chain(boxes).filter(|(.., ns)| is_seen(*ns)) {
+    let is_seen = |one: &FunctionBox<'_>| one.ns as f64 * scale >= MIN_WIDTH;
+    let boxes: Vec<_> = all.into_iter().chain(functions).filter(is_seen).collect();
+    let rows = boxes.iter().map(|one| one.depth + 1).max().unwrap_or(0);
+    let legend = FIRST_LINE + caption.about.len() as f64 * ROW;
+    let bottom = legend + HEAD_GAP + rows as f64 * ROW;
+    let height = bottom + FOOT;
+    let mut text = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
+        viewBox=\"0 0 {WIDTH} {height}\">\n<style>{STYLE}</style>\n\
+        <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n"
+    );
+    let title = escaped(&caption.title);
+    let _ = writeln!(text, r#"<text class="title" x="{MARGIN}" y="{TITLE}">{title}</text>"#);
+    for (line, row) in caption.about.iter().zip(0u32..) {
+        let (y, line) = (FIRST_LINE + f64::from(row) * ROW, escaped(line));
+        let _ = writeln!(text, r#"<text class="about" x="{MARGIN}" y="{y}">{line}</text>"#);
+    }
+    draw_legend(&mut text, legend);
+    let (right, left_of_it) = (WIDTH - MARGIN, WIDTH - MARGIN - 80.0);
+    let _ = writeln!(
+        text,
+        "<text id=\"reset\" class=\"button\" x=\"{left_of_it}\" y=\"{TITLE}\" \
+        text-anchor=\"end\" visibility=\"hidden\">show all</text>\n\
+        <text id=\"search\" class=\"button\" x=\"{right}\" y=\"{TITLE}\" \
+        text-anchor=\"end\">search</text>\n\
+        <text id=\"found\" x=\"{right}\" y=\"{FIRST_LINE}\" text-anchor=\"end\"></text>\n\
+        <g id=\"boxes\" data-left=\"{MARGIN}\" data-width=\"{}\" data-total=\"{total}\" \
+        data-character=\"{CHARACTER}\">",
+        WIDTH - 2.0 * MARGIN,
+    );
+    boxes.iter().for_each(|one| one.draw(&mut text, scale, bottom, total));
+    let details = bottom + FOOT - 12.0;
+    let _ = writeln!(
+        text,
+        "</g>\n<text id=\"details\" x=\"{MARGIN}\" y=\"{details}\"></text>\n\
+        <script><![CDATA[\n{SCRIPT}]]></script>\n</svg>"
+    );
+    text
+}
+
+/// A function in the picture.
+struct FunctionBox<'a> {
+    kind: FrameKind,
+    name: &'a str,
+    depth: usize,
+    start_ns: u64,
+    ns: u64,
+}
+
+impl FunctionBox<'_> {
+    /// Draws it. `bottom`: where the lowest row of boxes ends.
+    fn draw(&self, text: &mut String, scale: f64, bottom: f64, total: u64) {
+        let Self { kind, depth, start_ns, ns, .. } = *self;
         let (x, width) = (MARGIN + start_ns as f64 * scale, ns as f64 * scale);
         let y = bottom - (depth + 1) as f64 * ROW;
-        let name = escaped(name);
+        let name = escaped(self.name);
+        let (label, time, share) = (kind.label(), duration(ns), share(ns, total));
+        let _ = write!(
+            text,
+            "<g class=\"box\" data-start=\"{start_ns}\" data-ns=\"{ns}\" data-depth=\"{depth}\">\
+            <title>{name} ({label}, {time}, {share})</title>"
+        );
+        let (height, fill) = (ROW - 1.0, kind.colour(self.name));
+        let _ = write!(
+            text,
+            "<rect x=\"{x:.2}\" y=\"{y:.1}\" width=\"{width:.2}\" height=\"{height:.1}\" \
+            rx=\"1.5\" fill=\"{fill}\"/>"
+        );
+        let (x, y, shown) = (x + PADDING, y + BASELINE, fitted(&name, width));
+        let _ = writeln!(text, r#"<text x="{x:.2}" y="{y:.1}">{shown}</text></g>"#);
+    }
+}
+
+/// What the colours mean.
+fn draw_legend(text: &mut String, y: f64) {
+    const SQUARE: f64 = 11.0;
+    let mut x = MARGIN;
+    for kind in FrameKind::ALL {
+        let (label, top, fill) = (kind.label(), y - SQUARE + 2.0, kind.colour(""));
+        let after = x + SQUARE + PADDING;
         let _ = writeln!(
             text,
-            r#"<g class="box" data-start="{start_ns}" data-ns="{ns}" data-depth="{depth}"><title>{name} ({}, {}, {})</title><rect x="{x:.2}" y="{y:.1}" width="{width:.2}" height="{:.1}" rx="1.5" fill="{}"/><text x="{:.2}" y="{:.1}">{}</text></g>"#,
-            kind.label(),
-            duration(ns),
-            share(ns, total),
-            ROW - 1.0,
-            kind.colour(&name),
-            x + 3.0,
-            y + 12.5,
-            fitted(&name, width)
+            "<rect x=\"{x:.1}\" y=\"{top}\" width=\"{SQUARE}\" height=\"{SQUARE}\" \
+            fill=\"{fill}\"/><text class=\"about\" x=\"{after:.1}\" y=\"{y}\">{label}</text>"
         );
+        x = after + 2.0 * SQUARE + label.len() as f64 * CHARACTER;
     }
-    let _ = writeln!(text, "</g>");
-    let _ = writeln!(
-        text,
-        r#"<text id="details" x="{MARGIN}" y="{}"></text>"#,
-        bottom + FOOT - 12.0
-    );
-    let _ = writeln!(text, "<script><![CDATA[\n{SCRIPT}]]></script>\n</svg>");
-    text
 }
 
 /// As much of an escaped name as fits into a box; nothing if that is not worth reading.
 fn fitted(name: &str, width: f64) -> String {
     const MIN_CHARACTERS: usize = 3;
-    let room = ((width - 6.0) / (FONT_SIZE * CHARACTER)).max(0.0) as usize;
+    let room = ((width - 2.0 * PADDING) / CHARACTER).max(0.0) as usize;
     let characters = unescaped_units(name);
     if characters.len() <= room {
         return name.to_owned();
