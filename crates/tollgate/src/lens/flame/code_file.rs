@@ -27,7 +27,7 @@ struct Segment {
 
 /// A section, and the addresses that the file has for it.
 #[derive(Default)]
-struct Table {
+struct UnwindSection {
     addresses: Option<Range<u64>>,
     data: Option<Arc<[u8]>>,
 }
@@ -38,8 +38,8 @@ struct UnwindTables {
     segments: Vec<Segment>,
     text: Option<Range<u64>>,
     got: Option<Range<u64>>,
-    eh_frame: Table,
-    eh_frame_hdr: Table,
+    eh_frame: UnwindSection,
+    eh_frame_hdr: UnwindSection,
 }
 
 impl UnwindTables {
@@ -63,7 +63,7 @@ impl UnwindTables {
         let table = |name: &str| {
             let section = elf.section_by_name(name).filter(|found| found.size() <= MAX_TABLE_LEN);
             let data = section.and_then(|section| section.data().ok()).map(Arc::from);
-            Table { addresses: addresses(name), data }
+            UnwindSection { addresses: addresses(name), data }
         };
         Some(Self {
             segments: segments.collect(),
@@ -134,7 +134,7 @@ impl CodeFile {
         let start = || {
             let of_offset = |one: &&Segment| one.offsets.contains(&offset);
             let segment = self.tables.segments.iter().find(of_offset)?;
-            let Table { addresses, data } = &self.tables.eh_frame_hdr;
+            let UnwindSection { addresses, data } = &self.tables.eh_frame_hdr;
             let address = offset - segment.offsets.start + segment.address;
             let start = function_start(data.as_ref()?, addresses.as_ref()?.start, address)?;
             start.checked_sub(segment.address)?.checked_add(segment.offsets.start)

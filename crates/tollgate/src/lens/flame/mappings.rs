@@ -4,7 +4,7 @@ use std::ops::Range;
 
 /// A line of /proc/PID/maps.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Line<'a> {
+pub struct MappingLine<'a> {
     pub addresses: Range<u64>,
     pub is_executable: bool,
     /// The offset in the file.
@@ -16,11 +16,11 @@ pub struct Line<'a> {
 }
 
 /// The lines that are mappings.
-pub fn lines(text: &str) -> impl Iterator<Item = Line<'_>> {
+pub fn lines(text: &str) -> impl Iterator<Item = MappingLine<'_>> {
     text.lines().filter_map(line)
 }
 
-fn line(text: &str) -> Option<Line<'_>> {
+fn line(text: &str) -> Option<MappingLine<'_>> {
     let mut words = text.splitn(6, ' ');
     let (begin, end) = words.next()?.split_once('-')?;
     let number = |text| u64::from_str_radix(text, 16).ok();
@@ -30,7 +30,7 @@ fn line(text: &str) -> Option<Line<'_>> {
     let _device = words.next()?;
     let inode = words.next()?.parse().ok()?;
     let name = words.next().unwrap_or_default().trim_start();
-    Some(Line { addresses, is_executable, offset, inode, name })
+    Some(MappingLine { addresses, is_executable, offset, inode, name })
 }
 
 /// Where a process's code and first stack begin, from /proc/PID/stat: they identify the program.
@@ -57,7 +57,7 @@ mod tests {
         assert_eq!(found.len(), 3);
         assert_eq!(
             found[0],
-            Line {
+            MappingLine {
                 addresses: 0x55d0_c000_0000..0x55d0_c002_1000,
                 is_executable: true,
                 offset: 0x2000,

@@ -40,7 +40,7 @@ pub enum UserFrame {
 
 /// A part of a file, as a program has mapped it.
 #[derive(Clone)]
-struct Mapping {
+struct CodeMapping {
     addresses: Range<u64>,
     offset: u64,
     /// `None`: it is of no file that could be opened.
@@ -71,16 +71,21 @@ impl ProgramKey {
 }
 
 /// The memory of a program at one time.
-struct Program {
+struct ProgramMemory {
     start_code: u64,
     mmap_base: u64,
-    mappings: Vec<Mapping>,
+    mappings: Vec<CodeMapping>,
     unwinder: UnwinderX86_64<Arc<[u8]>>,
     read: Instant,
 }
 
-impl Program {
-    fn new(start_code: u64, mmap_base: u64, mappings: Vec<Mapping>, files: &[CodeFile]) -> Self {
+impl ProgramMemory {
+    fn new(
+        start_code: u64,
+        mmap_base: u64,
+        mappings: Vec<CodeMapping>,
+        files: &[CodeFile],
+    ) -> Self {
         let mut unwinder = UnwinderX86_64::new();
         for mapping in &mappings {
             let Some(file) = mapping.file.map(|index| &files[index as usize]) else { continue };
@@ -92,7 +97,7 @@ impl Program {
     }
 
     /// The executable mapping with this address.
-    fn at(&self, address: u64) -> Option<&Mapping> {
+    fn at(&self, address: u64) -> Option<&CodeMapping> {
         self.mappings.iter().find(|mapping| mapping.addresses.contains(&address))
     }
 
@@ -100,10 +105,13 @@ impl Program {
     fn moved_to(&self, start_code: u64, mmap_base: u64, files: &[CodeFile]) -> Self {
         let code = start_code.wrapping_sub(self.start_code);
         let libraries = mmap_base.wrapping_sub(self.mmap_base);
-        let moved = |mapping: &Mapping| {
+        let moved = |mapping: &CodeMapping| {
             let by = if mapping.is_own { code } else { libraries };
             let Range { start, end } = mapping.addresses;
-            Mapping { addresses: start.wrapping_add(by)..end.wrapping_add(by), ..mapping.clone() }
+            CodeMapping {
+                addresses: start.wrapping_add(by)..end.wrapping_add(by),
+                ..mapping.clone()
+            }
         };
         Self::new(start_code, mmap_base, self.mappings.iter().map(moved).collect(), files)
     }
@@ -115,9 +123,9 @@ pub struct Programs {
     /// By device and inode, and the time of the last change.
     file_index: HashMap<(u64, u64, i64), u32>,
     vdso: Option<u32>,
-    programs: HashMap<ProgramKey, Rc<Program>>,
+    programs: HashMap<ProgramKey, Rc<ProgramMemory>>,
     /// The latest program of an executable, by its inode.
-    templates: HashMap<u64, Rc<Program>>,
+    templates: HashMap<u64, Rc<ProgramMemory>>,
     cache: CacheX86_64,
 }
 
@@ -173,7 +181,7 @@ impl Programs {
         names
     }
 
-    fn program(&mut self, sample: &wire::flame_sample) -> Option<Rc<Program>> {
+    fn program(&mut self, sample: &wire::flame_sample) -> Option<Rc<ProgramMemory>> {
         match self.programs.get(&ProgramKey::new(sample)) {
             Some(program) => Some(Rc::clone(program)),
             None => self.read(sample).or_else(|| self.guess(sample)),
@@ -181,7 +189,7 @@ impl Programs {
     }
 
     /// Reads the memory of the sample's process, if it lives.
-    fn read(&mut self, sample: &wire::flame_sample) -> Option<Rc<Program>> {
+    fn read(&mut self, sample: &wire::flame_sample) -> Option<Rc<ProgramMemory>> {
         let key = ProgramKey::new(sample);
         let maps = fs::read_to_string(format!("/proc/{}/maps", key.tgid)).ok()?;
         let mut mappings = Vec::new();
@@ -193,13 +201,14 @@ impl Programs {
             };
             let is_own = line.inode == sample.inode;
             let (addresses, offset) = (line.addresses, line.offset);
-            mappings.push(Mapping { addresses, offset, file, is_own });
+            mappings.push(CodeMapping { addresses, offset, file, is_own });
         }
         // Between the two readings, it may have executed another program.
         if mappings.is_empty() || !key.lives() {
             return None;
         }
-        let program = Program::new(sample.start_code, sample.mmap_base, mappings, &self.files);
+        let program =
+            ProgramMemory::new(sample.start_code, sample.mmap_base, mappings, &self.files);
         let program = Rc::new(program);
         self.keep(key, &program);
         if self.templates.len() >= MAX_PROGRAMS {
@@ -211,7 +220,7 @@ impl Programs {
 
     /// The memory of a process that has ended, from that of an earlier one with the same program.
     /// The kernel maps the same libraries at the same distances from a random address.
-    fn guess(&mut self, sample: &wire::flame_sample) -> Option<Rc<Program>> {
+    fn guess(&mut self, sample: &wire::flame_sample) -> Option<Rc<ProgramMemory>> {
         let template = self.templates.get(&sample.inode)?;
         let program = template.moved_to(sample.start_code, sample.mmap_base, &self.files);
         let mapping = program.at(sample.registers.ip)?;
@@ -224,7 +233,7 @@ impl Programs {
         Some(program)
     }
 
-    fn keep(&mut self, key: ProgramKey, program: &Rc<Program>) {
+    fn keep(&mut self, key: ProgramKey, program: &Rc<ProgramMemory>) {
         if self.programs.len() >= MAX_PROGRAMS {
             self.programs.clear();
             // It distinguishes programs by numbers of 16 bits.
@@ -271,7 +280,7 @@ impl Programs {
 
 /// Unwinds the copy of a stack.
 fn frames(
-    program: &Program,
+    program: &ProgramMemory,
     sample: &wire::flame_sample,
     cache: &mut CacheX86_64,
 ) -> Vec<UserFrame> {
@@ -320,7 +329,7 @@ fn frames(
 }
 
 /// The frame of an address. `None`: there is no code.
-fn frame(program: &Program, address: FrameAddress) -> Option<UserFrame> {
+fn frame(program: &ProgramMemory, address: FrameAddress) -> Option<UserFrame> {
     let address = address.address_for_lookup();
     let mapping = program.at(address)?;
     let offset = address - mapping.addresses.start + mapping.offset;

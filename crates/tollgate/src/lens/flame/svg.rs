@@ -146,7 +146,8 @@ impl FunctionBox<'_> {
         let (x, width) = (MARGIN + start_ns as f64 * scale, ns as f64 * scale);
         let y = bottom - (depth + 1) as f64 * ROW;
         let name = escaped(self.name);
-        let (label, time, share) = (kind.label(), duration(ns), share(ns, total));
+        let (label, time) = (kind.label(), duration(ns));
+        let share = escaped(&share(ns, total));
         let _ = write!(
             text,
             "<g class=\"box\" data-start=\"{start_ns}\" data-ns=\"{ns}\" data-depth=\"{depth}\">\
@@ -228,7 +229,8 @@ mod tests {
         let mut folded = Folded::default();
         folded.add(stack("vector<int>::at(\"&\")", "pipe_read"), 3_000_000);
         folded.add(stack("receive", "unix_stream_read_generic"), 5_000_000);
-        folded.add(stack("receive", "narrow"), 100);
+        folded.add(stack("receive", "narrow"), 40_000);
+        folded.add(stack("receive", "too narrow"), 100);
         folded
     }
 
