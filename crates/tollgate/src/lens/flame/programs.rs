@@ -292,8 +292,10 @@ fn frames(
         registers.set(register, value);
     }
     let stack = &sample.user_stack[..(sample.stack_bytes as usize).min(sample.user_stack.len())];
-    let mut is_beyond = false;
+    let (mut is_beyond, mut is_at_end) = (false, false);
     let mut read = |address: u64| {
+        // The kernel has written what is there, before the program began.
+        is_at_end |= address >= sample.start_stack;
         let at = usize::try_from(address.wrapping_sub(sp)).map_err(drop)?;
         let word = stack.get(at..).and_then(|rest| rest.first_chunk());
         is_beyond |= word.is_none();
@@ -310,7 +312,7 @@ fn frames(
                     }
                 }
                 None => {
-                    end = Some(UserFrame::Unknown);
+                    end = (!is_at_end).then_some(UserFrame::Unknown);
                     break;
                 }
             },
@@ -319,7 +321,11 @@ fn frames(
                 break;
             }
             Err(_) => {
-                end = Some(if is_beyond { UserFrame::Truncated } else { UserFrame::Unknown });
+                end = match (is_at_end, is_beyond) {
+                    (true, _) => None,
+                    (_, true) => Some(UserFrame::Truncated),
+                    _ => Some(UserFrame::Unknown),
+                };
                 break;
             }
         }
