@@ -301,6 +301,14 @@ int BPF_PROG(gate_cgroup_rmdir, struct cgroup *cgroup, const char *path)
 	return 0;
 }
 
+/* Only with flame graphs of processor time: a timer of one session, which is the cookie. */
+SEC("?perf_event")
+int gate_flame_timer(void *ctx)
+{
+	lens_flame_timer(ctx, bpf_get_attach_cookie(ctx));
+	return 0;
+}
+
 /* Only with the guard. */
 SEC("tp_btf/signal_deliver")
 int BPF_PROG(gate_signal_deliver, int signal, void *info, struct k_sigaction *action)

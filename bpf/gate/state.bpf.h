@@ -100,12 +100,13 @@ static __always_inline void *reserve_record(u32 session, u64 bytes, enum loss re
 static __always_inline u64 deferred_wakeup(u32 session, u64 bytes)
 {
 	void *ring = bpf_map_lookup_elem(&records, &session);
-	u64 used;
+	u64 used, size;
 
 	if (!ring)
 		return BPF_RB_NO_WAKEUP;
 	used = bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA);
-	if (used >= RING_BYTES / 2 && (used & (RING_BYTES / 16 - 1)) < 2 * bytes)
+	size = bpf_ringbuf_query(ring, BPF_RB_RING_SIZE);
+	if (used >= size / 2 && (used & (size / 16 - 1)) < 2 * bytes)
 		return BPF_RB_FORCE_WAKEUP;
 	return BPF_RB_NO_WAKEUP;
 }

@@ -14,6 +14,7 @@
 #include "gate/rows.bpf.h"
 #include "lens/account.bpf.h"
 #include "lens/cells.bpf.h"
+#include "lens/flame.bpf.h"
 #include "lens/in_band.bpf.h"
 #include "lens/sites.bpf.h"
 #include "lens/slow.bpf.h"
@@ -147,6 +148,8 @@ static __always_inline void lens_add_time(struct crossing *at, struct cell *cell
 		if (thread->lens.has_site)
 			lens_record_site(thread, task->sched_info.run_delay);
 	}
+	if (unlikely(has(thread, LENS_FLAME) && thread->lens.off_ns) && !at->is_outer)
+		lens_flame_report(thread, at->result);
 	if (has(thread, LENS_SLOW) && !at->is_outer)
 		lens_slow_exit(thread, at->result, at->now, runqueue);
 	if (in_band_is_on(thread))
@@ -287,6 +290,7 @@ static __always_inline void lens_task_exit(struct thread_state *thread, struct t
 		lens_add_current_life(thread->slot, ACCOUNT_LIFE);
 	}
 	lens_slow_drop_stack(thread);
+	lens_flame_drop_thread(thread);
 	if (in_band_is_on(thread))
 		in_band_drop(thread->slot, false);
 	if (config.enabled & LENS_IN_BAND)
@@ -364,6 +368,8 @@ static __always_inline void lens_switch_in(struct switching *at)
 	off = now - thread->lens_switch.switched_out_ns;
 	thread->lens.is_off_cpu = 0;
 	thread->lens_switch.switched_in_ns = now;
+	if (has(thread, LENS_FLAME))
+		lens_flame_interval(at, off);
 	thread->lens.off_ns += off;
 	lens_life_of(thread)->off_ns += off;
 	if (!thread->lens.is_asleep)

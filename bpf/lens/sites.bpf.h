@@ -18,12 +18,6 @@
 /* An entry for each combination of row, call and blocking site, made when it is first seen. */
 HASH_MAP(lens_sites, 16384, struct site_key, struct site_value);
 
-struct stack {
-	u32 frames;
-	u32 unused;
-	u64 address[STACK_DEPTH];
-};
-
 PERCPU_MAP(lens_stack_scratch, 1, struct stack);
 
 /* do_syscall_64 and the entry code, which are the outermost functions of each call. */
@@ -42,21 +36,26 @@ static __always_inline void lens_add_restarted(struct stack *stack, struct task_
 	stack->frames++;
 }
 
+/* Fills `stack` with the stack of a sleeping task. Returns false if it cannot be read. */
+static __always_inline bool lens_fill_stack(struct stack *stack, struct task_struct *task)
+{
+	long bytes = bpf_get_task_stack(task, stack->address, sizeof(stack->address), 0);
+
+	stack->frames = 0;
+	if (bytes <= 0)
+		return false;
+	stack->frames = bytes / sizeof(stack->address[0]);
+	if (stack->frames <= ENTRY_FRAMES)
+		lens_add_restarted(stack, task);
+	return true;
+}
+
 static __always_inline struct stack *lens_take_stack(struct task_struct *task)
 {
 	u32 zero = 0;
 	struct stack *stack = bpf_map_lookup_elem(&lens_stack_scratch, &zero);
-	long bytes;
 
-	if (!stack)
-		return NULL;
-	bytes = bpf_get_task_stack(task, stack->address, sizeof(stack->address), 0);
-	if (bytes <= 0)
-		return NULL;
-	stack->frames = bytes / sizeof(stack->address[0]);
-	if (stack->frames <= ENTRY_FRAMES)
-		lens_add_restarted(stack, task);
-	return stack;
+	return stack && lens_fill_stack(stack, task) ? stack : NULL;
 }
 
 /*

@@ -108,7 +108,8 @@ struct __sk_buff {
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 struct pt_regs {
-	unsigned long r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di, orig_ax, ip;
+	unsigned long r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di, orig_ax, ip,
+		sp;
 };
 
 struct thread_info {
@@ -217,6 +218,7 @@ struct files_struct {
 
 struct mm_struct {
 	struct file *exe_file;
+	unsigned long start_code, start_stack, mmap_base;
 	unsigned long arg_start, arg_end;
 };
 

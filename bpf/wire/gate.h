@@ -65,8 +65,13 @@ enum gate_mask {
 	LENS_IN_BAND = 1 << 14,
 	/* 1 << 15 is that of the example in docs/extending.md. */
 
+	/* The stacks of blocked intervals are sampled for a flame graph. */
+	LENS_FLAME = 1 << 16,
+	/* The stacks of processor time in calls are sampled for a flame graph. */
+	LENS_FLAME_CPU = 1 << 17,
+
 	/* No extension: a watch has attached the thread, and has not begun to count. */
-	AWAITS_BEGIN = 1 << 16,
+	AWAITS_BEGIN = 1 << 20,
 };
 
 /* The extensions of a mask. */
@@ -176,6 +181,8 @@ struct gate_header {
 
 /* Room for 400 slow calls. User space reads them at least every 100 ms. */
 #define RING_BYTES (1 << 20)
+/* The buffer of a session with flame graphs: room for 490 samples, more than in 200 ms. */
+#define FLAME_RING_BYTES (1 << 23)
 
 enum record_type {
 	RECORD_ROW_DONE = 1,
@@ -185,6 +192,8 @@ enum record_type {
 	RECORD_PACE_ENDED = 5,
 	RECORD_PACE_TYPE = 6,
 	RECORD_CGROUP_ENTERED = 7,
+	RECORD_FLAME_SLEEP = 9,
+	RECORD_FLAME_SAMPLE = 10,
 };
 
 enum session_beginning {

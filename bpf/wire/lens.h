@@ -176,6 +176,13 @@ struct arg_string {
 	char text[CALL_STRING_LEN];
 };
 
+/* A kernel stack, the innermost function first. */
+struct stack {
+	__u32 frames;
+	__u32 unused;
+	__u64 address[STACK_DEPTH];
+};
+
 struct slow_call {
 	__u32 type;
 	__u32 session;
@@ -205,6 +212,82 @@ struct slow_call {
 	__u32 stack_files;
 	__u32 unused;
 	struct fd_path stack_file[STACK_FILES];
+};
+
+/* A piece of the user stack: 16 KiB, copied in blocks, until one cannot be read. */
+#define FLAME_BLOCK 512
+#define FLAME_BLOCKS 32
+#define FLAME_STACK_BYTES (FLAME_BLOCK * FLAME_BLOCKS)
+
+/* Flame graphs of a session have at most this many samples a second. */
+#define FLAME_RATE 2000
+
+/*
+ * RECORD_FLAME_SLEEP: a blocked interval of a call that has been sampled. What the program did is
+ * in the record of the call, which follows when the call ends.
+ */
+struct flame_sleep {
+	__u32 type;
+	/* The thread's slot, and the number of the call among its calls that slept. */
+	__u32 slot;
+	__u32 sequence;
+	__u32 unused;
+	/* The blocked time that the interval stands for. */
+	__u64 blocked_ns;
+	struct stack kernel;
+};
+
+/* The registers from which a user stack is unwound. */
+struct flame_registers {
+	__u64 ip, sp, bp, bx, r12, r13, r14, r15;
+};
+
+/*
+ * RECORD_FLAME_SAMPLE: what the program did at a call. With blocked time, `kernel` has no frames:
+ * they are in the records of the call's intervals. With processor time, it is complete by itself.
+ */
+struct flame_sample {
+	__u32 type;
+	__u32 slot;
+	__u32 sequence;
+	__u32 call;
+	/* As seen in the session's PID namespace. */
+	__u32 tgid;
+	/* 0: the registers and the stack are not those of the call's begin. */
+	__u32 stack_bytes;
+	/* The name of the process. */
+	char comm[COMM_LEN];
+	/*
+	 * The program's memory: where its code, its first stack and its mappings begin, and the
+	 * inode of its file.
+	 */
+	__u64 start_code;
+	__u64 start_stack;
+	__u64 mmap_base;
+	__u64 inode;
+	struct flame_registers registers;
+	struct stack kernel;
+	__u8 user_stack[FLAME_STACK_BYTES];
+};
+
+/* The state of a thread whose blocked intervals are sampled (lens_flame_threads). */
+struct flame_thread {
+	/* The blocked time that is left until the next sample; blocked time since the last one. */
+	__s64 budget_ns;
+	__u64 unsampled_ns;
+	/* The number of its latest call that slept, and of the intervals sampled in it. */
+	__u32 sequence;
+	__u32 samples;
+	/* mm_struct.start_stack of the program that user space was woken up for. */
+	__u64 start_stack;
+};
+
+/* The samples of a session in a period of 2^FLAME_PERIOD_SHIFT ns, some 17 ms. */
+#define FLAME_PERIOD_SHIFT 24
+
+struct flame_rate {
+	__u64 period;
+	__u64 samples;
 };
 
 /* A thread's state: what the lens needs at each call. */
@@ -368,6 +451,8 @@ struct in_band_site_key {
 	X(REQUESTS, SHARED, "io_uring requests not counted (table full)")                          \
 	X(REQUEST_ENDS, SHARED, "io_uring requests without an observed end (queue full)")          \
 	X(SITES_FULL, SHARED, "blocking sites not recorded (table full)")                          \
-	X(SLOW_CALLS, SESSION, "slow calls not reported (buffer full)")
+	X(SLOW_CALLS, SESSION, "slow calls not reported (buffer full)")                            \
+	X(FLAME_RATE, SESSION, "blocked intervals not sampled (more than 2,000 a second)")         \
+	X(FLAME_FULL, SESSION, "stacks for flame graphs not recorded (buffer full)")
 
 #endif

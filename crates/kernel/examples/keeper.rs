@@ -18,6 +18,8 @@ const EVERYTHING: u32 = wire::LENS
     | wire::LENS_SLOW
     | wire::LENS_SAMPLE
     | wire::LENS_IN_BAND
+    | wire::LENS_FLAME
+    | wire::LENS_FLAME_CPU
     | wire::GUARD
     | wire::GUARD_SCOPED
     | wire::SERVICE

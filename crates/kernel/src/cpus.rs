@@ -16,11 +16,16 @@ pub(crate) fn visit_all() -> u32 {
     let size = size_of::<libc::cpu_set_t>();
     // SAFETY: `before` is a valid destination for the result.
     unsafe { libc::sched_getaffinity(0, size, &mut before) };
-    let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
-    let missed = parse_cpu_list(&online).filter(|cpu| !run_on(*cpu)).count() as u32;
+    let missed = online().into_iter().filter(|cpu| !run_on(*cpu)).count() as u32;
     // SAFETY: restores the set read above.
     unsafe { libc::sched_setaffinity(0, size, &before) };
     missed
+}
+
+/// The processors that are online.
+pub(crate) fn online() -> Vec<usize> {
+    let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    parse_cpu_list(&online).collect()
 }
 
 /// The numbers of a list such as "0-3,8".

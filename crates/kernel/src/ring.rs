@@ -78,6 +78,16 @@ pub fn guard_program(bytes: &[u8]) -> Option<wire::guard_program_record> {
     decode(bytes, wire::RECORD_GUARD_PROGRAM)
 }
 
+/// The record of a sampled blocked interval, if `bytes` are one.
+pub fn flame_sleep(bytes: &[u8]) -> Option<wire::flame_sleep> {
+    decode(bytes, wire::RECORD_FLAME_SLEEP)
+}
+
+/// The record of a sample for a flame graph, if `bytes` are one.
+pub fn flame_sample(bytes: &[u8]) -> Option<wire::flame_sample> {
+    decode(bytes, wire::RECORD_FLAME_SAMPLE)
+}
+
 /// The record of a guard event, if `bytes` are one.
 pub fn guard_event(bytes: &[u8]) -> Option<wire::guard_event> {
     decode(bytes, wire::RECORD_GUARD_EVENT)

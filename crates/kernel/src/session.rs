@@ -187,7 +187,8 @@ impl Gate {
             ..Default::default()
         };
         self.rows.write(base_row, live);
-        let ring = new_ring()?;
+        let has_flame = options.mask & (wire::LENS_FLAME | wire::LENS_FLAME_CPU) != 0;
+        let ring = new_ring(if has_flame { wire::FLAME_RING_BYTES } else { wire::RING_BYTES })?;
         let ring_fd = ring.as_fd().as_raw_fd();
         self.maps
             .get("records")

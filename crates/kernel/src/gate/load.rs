@@ -3,10 +3,12 @@
 use std::fs::File;
 use std::io::Read as _;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd as _};
+use std::os::fd::{AsFd, AsRawFd as _, IntoRawFd as _, OwnedFd};
 
 use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
-use libbpf_rs::{Iter, Link, MapCore as _, MapHandle, Object, OpenObject, ProgramMut};
+use libbpf_rs::{
+    Iter, Link, MapCore as _, MapHandle, Object, OpenObject, PerfEventOpts, ProgramMut,
+};
 use zerocopy::IntoBytes as _;
 
 use super::call_flags::call_flags;
@@ -236,6 +238,48 @@ impl LoadedGate {
     }
 }
 
+/// Loads only the programs of these names (without the prefix), which use a gate's maps.
+fn load_only(
+    maps: &Maps,
+    enabled: u32,
+    generation: u32,
+    lazy: &[&LazyMaps],
+    names: &[&str],
+    doing: &str,
+) -> Result<GateSkel<'static>> {
+    let (mut skeleton, _shapes) = open(enabled, lazy)?;
+    configure(&mut skeleton, enabled, generation);
+    reuse(skeleton.open_object_mut(), maps, enabled, lazy)?;
+    for mut program in skeleton.open_object_mut().progs_mut() {
+        let name = program.name().to_string_lossy();
+        let name = name.strip_prefix(PREFIX);
+        program.set_autoload(name.is_some_and(|name| names.contains(&name)));
+    }
+    skeleton.load().doing(doing)
+}
+
+/// The program of a timer in the kernel, which interrupts each processor in which it is attached.
+pub struct TimerProgram {
+    skeleton: GateSkel<'static>,
+}
+
+impl TimerProgram {
+    pub fn new(maps: &Maps, enabled: u32, generation: u32, lazy: &[&LazyMaps]) -> Result<Self> {
+        let doing = "loading the program of the timers";
+        let skeleton = load_only(maps, enabled, generation, lazy, &["flame_timer"], doing)?;
+        Ok(Self { skeleton })
+    }
+
+    /// Attaches the program to an event, which the link closes at its end. `session`: the one whose
+    /// threads are sampled.
+    pub fn attach(&self, event: OwnedFd, session: u32) -> Result<Link> {
+        let options = PerfEventOpts { cookie: session.into(), ..Default::default() };
+        find(self.skeleton.object(), "flame_timer")
+            .attach_perf_event_with_opts(event.into_raw_fd(), options)
+            .doing("attaching to a timer of a processor")
+    }
+}
+
 /// Programs that iterate over all tasks or sockets, and use a gate's maps.
 pub struct Iterators {
     skeleton: GateSkel<'static>,
@@ -276,15 +320,9 @@ impl Iterators {
         lazy: &[&LazyMaps],
         kinds: &[IteratorKind],
     ) -> Result<Self> {
-        let (mut skeleton, _shapes) = open(enabled, lazy)?;
-        configure(&mut skeleton, enabled, generation);
-        reuse(skeleton.open_object_mut(), maps, enabled, lazy)?;
-        for mut program in skeleton.open_object_mut().progs_mut() {
-            let name = program.name().to_string_lossy();
-            let name = name.strip_prefix(PREFIX);
-            program.set_autoload(kinds.iter().any(|kind| name == Some(kind.program())));
-        }
-        Ok(Self { skeleton: skeleton.load().doing("loading the gate's task iterators")? })
+        let names: Vec<_> = kinds.iter().map(|kind| kind.program()).collect();
+        let doing = "loading the gate's task iterators";
+        Ok(Self { skeleton: load_only(maps, enabled, generation, lazy, &names, doing)? })
     }
 
     /// Runs one of the loaded programs once for each task or socket. Returns what it wrote.
@@ -305,19 +343,12 @@ impl Iterators {
     }
 }
 
-/// Makes a ring buffer for a session's records.
-pub fn new_ring() -> Result<MapHandle> {
+/// Makes a ring buffer of this size for a session's records.
+pub fn new_ring(bytes: u32) -> Result<MapHandle> {
     let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
         sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
         ..Default::default()
     };
-    MapHandle::create(
-        libbpf_rs::MapType::RingBuf,
-        Some("tollgate_ring"),
-        0,
-        0,
-        wire::RING_BYTES,
-        &options,
-    )
-    .doing("making a ring buffer")
+    MapHandle::create(libbpf_rs::MapType::RingBuf, Some("tollgate_ring"), 0, 0, bytes, &options)
+        .doing("making a ring buffer")
 }

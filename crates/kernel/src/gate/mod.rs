@@ -30,7 +30,7 @@ pub use call_flags::call_flags;
 pub(crate) use call_flags::{CallFlags, mark};
 pub use load::LoadedGate;
 pub use load::unreserved_cells;
-pub(crate) use load::{IteratorKind, Iterators, new_ring};
+pub(crate) use load::{IteratorKind, Iterators, TimerProgram, new_ring};
 pub use lock::Lock;
 pub(crate) use lock::open_lock_file;
 pub(crate) use maps::sum_over_cpus;
@@ -338,6 +338,12 @@ impl Gate {
     pub(crate) fn load_iterators(&self, kinds: &[IteratorKind]) -> Result<Iterators> {
         let lazy = lazy_maps(self.extensions);
         Iterators::new(&self.maps, self.enabled(), self.generation(), &lazy, kinds)
+    }
+
+    /// Loads the program of the timers that sample processor time.
+    pub(crate) fn load_timer(&self) -> Result<TimerProgram> {
+        let lazy = lazy_maps(self.extensions);
+        TimerProgram::new(&self.maps, self.enabled(), self.generation(), &lazy)
     }
 
     /// Makes an object, which is not loaded yet, use the gate's maps in place of its own maps of

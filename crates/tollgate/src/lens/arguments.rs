@@ -31,6 +31,7 @@ Examples:
   tollgate lens -p 1234 --for 10s
   tollgate lens --unit nginx.service --per process
   tollgate lens --all --for 5s --top 10
+  tollgate lens -p 1234 --for 10s --flame-blocked blocked.svg
   tollgate lens top
   tollgate lens top -p 1234 --once
   tollgate lens diff before.json after.json";

@@ -7,6 +7,7 @@ mod build_report;
 mod call_table;
 mod cell_values;
 mod diff;
+mod flame;
 mod histogram_text;
 mod in_band_server;
 mod kernel_source;
@@ -51,7 +52,7 @@ fn watch(arguments: &LensArguments) -> Result<ExitCode> {
         duration: arguments.duration,
         measures_toll: !arguments.lens_options.no_toll,
     };
-    let report = process_watch::watch(&watched, vec![Box::new(arguments.lens_options.setup())])?;
+    let report = process_watch::watch(&watched, vec![Box::new(arguments.lens_options.setup()?)])?;
     print(&report, &arguments.result, &mut output)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,11 +1,14 @@
 //! What the lens records.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::Result;
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
 use kernel::wire;
 
+use super::flame::{FlameRequest, FlameTime};
 use super::order::Order;
 use super::session::LensSetup;
 use crate::call_name::known_call;
@@ -36,6 +39,16 @@ pub struct LensOptions {
     /// Also print a histogram of the wall times of this call; may be repeated
     #[arg(long = "histogram", value_name = "CALL", value_parser = known_call)]
     histograms: Vec<String>,
+    /// Also write a flame graph of the time in which calls were blocked: a picture if the name ends
+    /// in .svg, otherwise folded stacks (- is stdout)
+    ///
+    /// Shows which functions of the program made the calls, and where in the kernel they slept. The
+    /// program needs no frame pointers.
+    #[arg(long, value_name = "FILE")]
+    flame_blocked: Option<PathBuf>,
+    /// Also write a flame graph of the time of calls on a processor, as --flame-blocked does
+    #[arg(long, value_name = "FILE")]
+    flame_cpu: Option<PathBuf>,
     /// Do not measure the toll at the end, which takes about 0.2 s
     #[arg(
         long,
@@ -55,15 +68,23 @@ enum Per {
 
 impl LensOptions {
     /// The lens that these options describe.
-    pub fn setup(&self) -> LensSetup {
-        LensSetup {
-            mask: self.mask(),
+    pub fn setup(&self) -> Result<LensSetup> {
+        let flames = self.flames()?;
+        Ok(LensSetup {
+            mask: flames.iter().fold(self.mask(), |mask, request| mask | request.mask()),
             per: self.per(),
             order: self.sort.unwrap_or_default(),
             histograms: self.histograms.clone(),
             slower_ns: self.slower_than.map_or(0, |limit| limit.as_nanos() as u64),
             in_band: None,
-        }
+            flames,
+        })
+    }
+
+    fn flames(&self) -> Result<Vec<FlameRequest>> {
+        let blocked = self.flame_blocked.iter().map(|path| (FlameTime::Blocked, path));
+        let on_cpu = self.flame_cpu.iter().map(|path| (FlameTime::Cpu, path));
+        blocked.chain(on_cpu).map(|(time, path)| FlameRequest::new(time, path)).collect()
     }
 
     /// Whether any option is given that needs the lens.
@@ -74,6 +95,8 @@ impl LensOptions {
             || self.per.is_some()
             || self.sort.is_some()
             || !self.histograms.is_empty()
+            || self.flame_blocked.is_some()
+            || self.flame_cpu.is_some()
     }
 
     fn mask(&self) -> u32 {

@@ -14,14 +14,15 @@ use kernel::symbols::KernelSymbols;
 use kernel::wire;
 
 use super::build_report::{ReportRows, lens_report};
+use super::flame::{FlameGraphs, FlameRequest};
 use super::in_band_server::{InBandServer, InBandSocket};
 use super::order::Order;
 use super::report::{InProgress, LensReport};
 use super::requests::{NOT_REPORTED, is_used_uncounted};
 use super::slow_calls::SlowCalls;
 use crate::call_name::call_name;
-use crate::extension::{Extension, ExtensionSetup, SessionContext};
-use crate::format::shown_path;
+use crate::extension::{Extension, ExtensionSetup, Joining, SessionContext};
+use crate::format::{short_command_line, shown_path};
 use crate::report::Section;
 
 /// How often to read the counters, some of which could otherwise wrap.
@@ -41,6 +42,8 @@ pub struct LensSetup {
     pub slower_ns: u64,
     /// Where processes request in-band records. If `None`, they have none.
     pub in_band: Option<InBandSocket>,
+    /// The flame graphs that are to be written at the end.
+    pub flames: Vec<FlameRequest>,
 }
 
 impl LensSetup {
@@ -58,6 +61,7 @@ impl LensSetup {
             histograms: Vec::new(),
             slower_ns: 0,
             in_band: None,
+            flames: Vec::new(),
         }
     }
 }
@@ -74,6 +78,10 @@ impl ExtensionSetup for LensSetup {
 
     fn start(self: Box<Self>, context: &mut SessionContext<'_>) -> Result<Box<dyn Extension>> {
         let now = now_ns();
+        let flames = match self.flames {
+            requests if requests.is_empty() => None,
+            requests => Some(FlameGraphs::start(requests, context)?),
+        };
         let start_server =
             |socket| InBandServer::start(socket, context.gate, context.session.index);
         Ok(Box::new(LensInSession {
@@ -88,6 +96,7 @@ impl ExtensionSetup for LensSetup {
             names: BTreeMap::new(),
             read_ns: now,
             in_band: self.in_band.map(start_server).transpose()?,
+            flames,
         }))
     }
 }
@@ -107,6 +116,7 @@ struct LensInSession {
     /// When the counters were last read.
     read_ns: u64,
     in_band: Option<InBandServer>,
+    flames: Option<FlameGraphs>,
 }
 
 impl LensInSession {
@@ -127,12 +137,27 @@ impl Extension for LensInSession {
         Some(format!("in-band records are given at {}", shown_path(path)))
     }
 
+    fn prepare(
+        &mut self,
+        _context: &mut SessionContext<'_>,
+        joining: &mut Joining<'_>,
+    ) -> Result<()> {
+        if let (Some(flames), Joining::Command { words, .. }) = (&mut self.flames, joining) {
+            let words: Vec<_> = words.iter().map(|word| word.to_string_lossy().into()).collect();
+            flames.subject = short_command_line(&words);
+        }
+        Ok(())
+    }
+
     fn begin(&mut self, began_ns: u64) {
         self.counted.start = began_ns;
         self.slow = SlowCalls::new(began_ns);
     }
 
     fn on_record(&mut self, _context: &mut SessionContext<'_>, record: &[u8]) -> Result<bool> {
+        if self.flames.as_mut().is_some_and(|flames| flames.add_record(record)) {
+            return Ok(true);
+        }
         let slow = kernel::ring::slow_call(record);
         Ok(slow.map(|call| self.slow.add_record(&call)).is_some())
     }
@@ -210,6 +235,9 @@ impl Extension for LensInSession {
         }
         if is_used_uncounted(&report) && !kernel::gate_programs::reports_requests() {
             notes.push(NOT_REPORTED.into());
+        }
+        if let Some(mut flames) = self.flames.take() {
+            flames.write(&report, context, notes);
         }
         let in_progress = std::mem::take(&mut self.in_progress);
         Ok(Some(Box::new(LensReport { slow, in_progress, ..report })))

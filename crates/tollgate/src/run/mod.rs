@@ -70,11 +70,11 @@ fn extensions(
         || arguments.in_band
         || (!has_guard && pace.is_none() && plugins.is_empty())
     {
-        arguments.lens_options.setup()
+        arguments.lens_options.setup()?
     } else if arguments.lens_options.is_given() {
         bail!(
             "with --guard, --pace or --plugin, the options --no-sites, --sample, --slower-than, \
-            --per, --sort and --histogram need --lens"
+            --per, --sort, --histogram, --flame-blocked and --flame-cpu need --lens"
         );
     } else {
         LensSetup::off()
