@@ -48,6 +48,7 @@ static __always_inline u32 alloc_row(u32 session_index, struct session *session,
 	row->session = session_index;
 	row->parent = parent;
 	row->threads = 0;
+	row->is_partial = 0;
 	row->began_ns = bpf_ktime_get_ns();
 	row->ended_ns = 0;
 	__builtin_memset(row->key, 0, sizeof(row->key));

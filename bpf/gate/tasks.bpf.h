@@ -272,7 +272,10 @@ static __always_inline void task_executed(struct task_struct *task, u32 old_pid,
 	if (session->per == PER_COMMAND) {
 		index = shared_row(thread->session, session, task, parent_row(thread->row),
 				   (u64)BPF_CORE_READ(bprm, filename));
-		move_to_row(thread, row_or_common(index, thread->session, thread->row));
+		index = row_or_common(index, thread->session, thread->row);
+		if (index != thread->row)
+			call_change_command(thread);
+		move_to_row(thread, index);
 	} else {
 		row = row_at(thread->row);
 		if (row && (thread->row < ALLOCATABLE_ROWS ||
@@ -344,14 +347,15 @@ static __always_inline void attach_task(struct task_struct *task, u32 index,
 		attach_service(thread, task, is_member);
 		return;
 	}
-	is_free = !(thread->mask & ~SERVICE);
 	/* What it counts must not count here before the session begins. It is attached then. */
-	if (!is_free && READ_ONCE(session->beginning) == SESSION_WAITS)
+	if (thread->mask & ~SERVICE && READ_ONCE(session->beginning) == SESSION_WAITS)
 		return;
 	/*
-	 * Either the session that had the thread has ended (is_free), or the thread belongs to
-	 * another session. In the second case, its statistics also count there (row.parent).
+	 * The thread counts in another session: its statistics will also count there (row.parent).
+	 * Or (is_free) it counts nowhere, because that session has ended, or has not begun. A
+	 * session that has not begun attaches the thread again when it begins.
 	 */
+	is_free = !(thread->mask & EXTENSIONS & ~SERVICE);
 	if (is_free)
 		row = first_row(index, session, task, 0);
 	else
@@ -361,6 +365,7 @@ static __always_inline void attach_task(struct task_struct *task, u32 index,
 		return;
 	}
 	if (is_free) {
+		leave_row(thread);
 		row_add_thread(row);
 		thread->generation = 0;
 		thread->in_call = 0;

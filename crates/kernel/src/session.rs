@@ -493,6 +493,9 @@ impl Gate {
             }
         }
         let ended_ns = now_ns();
+        let _ = self.keep_inner_losses(session);
+        // What the threads of inner sessions do from now on does not count here any more.
+        self.release_children(&self.rows_of(session));
         self.assign_plugins(session);
         cpus::wait_for_all();
         // A thread that was being created meanwhile may have inherited the session's plugins.
