@@ -184,13 +184,16 @@ static __noinline int lens_add_life(struct thread_state *thread, struct task_str
 }
 
 /*
- * The row that counts a call in IN_OUTER_CALL. If the session of that row has ended, the call
- * counts in the next outer row. 0: there is none.
+ * The row that counts a call in IN_OUTER_CALL. If the thread does not count in that row any more,
+ * the call counts in the next outer row. 0: no session that has the thread had the call's
+ * beginning.
  */
 static __always_inline u32 lens_outer_row(struct thread_state *thread)
 {
 	u32 outer = lens_life_of(thread)->outer_row, row = thread->row, i;
 
+	if (!outer)
+		return 0;
 	for (i = 0; i < NESTED_SESSIONS && row; i++) {
 		if (row == outer)
 			return outer;

@@ -89,7 +89,7 @@ impl Gate {
     }
 
     /// The parent row of a row, if the parent row's session lives.
-    fn parent_of(&self, row: u32) -> Option<u32> {
+    pub(crate) fn parent_of(&self, row: u32) -> Option<u32> {
         let parent = self.rows.read(row).parent;
         let session = self.rows.read(parent).session;
         (parent != 0 && self.sessions.read(session).used != 0).then_some(parent)

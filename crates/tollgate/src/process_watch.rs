@@ -193,8 +193,7 @@ fn attach(
 fn run_until_done(watch: &mut RunningWatch<'_>, end: Option<Instant>) -> Result<()> {
     while !is_interrupted() {
         let wait = watch.runner.deadline();
-        let left =
-            end.map_or(wait, |end| end.saturating_duration_since(Instant::now()).min(wait));
+        let left = end.map_or(wait, |end| end.saturating_duration_since(Instant::now()).min(wait));
         if left.is_zero() {
             break;
         }

@@ -32,8 +32,8 @@ use crate::session_toll;
 
 /// How often to tend the gate.
 pub const TEND_INTERVAL: Duration = Duration::from_millis(100);
-/// How soon to try again to free rows. In this time, a shell that starts one short command after the
-/// other uses some ten rows.
+/// How soon to try again to free rows. In this time, a shell that starts one short command after
+/// the other uses some ten rows.
 const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 /// After this wait for the lock, a message gives the reason. Loading a gate takes a tenth of this
 /// time.
@@ -215,7 +215,8 @@ impl SessionRunner {
     }
 
     /// Restarts the elapsed time. `pids`: processes that may also count in another session, and
-    /// could not be attached before, or that another session has taken since. Returns how many processors could not be visited.
+    /// could not be attached before, or that another session has taken since. Returns how many
+    /// processors could not be visited.
     pub fn begin(&mut self, pids: &[u32]) -> Result<u32> {
         // Another process may have activated a newer generation meanwhile.
         self.follow_generation()?;

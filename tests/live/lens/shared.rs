@@ -1,11 +1,12 @@
 //! Several watches of the same tasks.
 
 use std::collections::BTreeSet;
+use std::process::Stdio;
 
 use super::subject::{CALLS, Subject};
 use crate::harness::cgroup::TestCgroup;
 use crate::harness::job::{is_in_call, kill, sleeps_of, wait_for_refresh, watches};
-use crate::harness::{Job, Report, Running, eventually, workload};
+use crate::harness::{Job, Report, Running, eventually, words, workload, workloads};
 
 fn interrupted(lens: Running) -> Report {
     lens.signal(libc::SIGINT);
@@ -22,7 +23,8 @@ fn check_lives(report: &Report) {
     let account = report.account.as_ref().expect("a thread has lived");
     assert!(wall(&report.calls) <= account.lifetime_ns, "{report:?}");
     assert!(account.lifetime_ns <= account.threads * report.elapsed_ns, "{report:?}");
-    let rows: BTreeSet<_> = report.groups.iter().map(|row| (row.pid, row.tid)).collect();
+    let rows: BTreeSet<_> =
+        report.groups.iter().map(|row| (row.pid, row.tid, &row.command)).collect();
     assert_eq!(rows.len(), report.groups.len(), "{:?}", report.groups);
     for row in &report.groups {
         let account = row.account.as_ref().expect("its threads have lived");
@@ -95,6 +97,31 @@ fn thread_has_one_row_whatever_the_rows_of_another_watch_are() {
             assert_eq!(calls, [2 * CALLS], "{:?}", outer.groups);
             subject.end();
         }
+    }
+}
+
+#[test]
+fn child_has_its_own_row_while_a_watch_of_all_has_its_parent() {
+    for per in ["process", "command"] {
+        let mut command = words("sh -c");
+        command.extend(["read x; \"$0\" calls 3; read x; :".into(), workloads().into()]);
+        let mut subject = Subject::of({
+            let mut job = Job::of(command);
+            job.command.stdin(Stdio::piped());
+            job
+        });
+        let outer = Job::lens(&format!("-p {} --per {per}", subject.pid())).start();
+        watches(&outer);
+        let inner = subject.watch();
+        subject.send(b"\n");
+        let (outer, inner) = (interrupted(outer), interrupted(inner));
+        assert_eq!(inner.count("getppid"), 3);
+        check_lives(&outer);
+        let rows: Vec<_> = outer.groups.iter().filter(|row| row.count("getppid") == 3).collect();
+        let [child] = rows[..] else { panic!("{:?}", outer.groups) };
+        assert_eq!(child.command, "workloads", "{:?}", outer.groups);
+        assert_eq!(outer.groups.len(), 2, "{:?}", outer.groups);
+        subject.end();
     }
 }
 
