@@ -17,8 +17,8 @@ static __always_inline bool on_sys_enter(struct thread_state *thread, struct pt_
 	if (unlikely(thread->until_exec)) {
 		if (!is_execve(call_index(running_task(thread->task), id)))
 			return false;
-		thread->until_exec = 0;
 		call_begin_to_count(thread, bpf_get_current_task_btf());
+		thread->until_exec = 0;
 	}
 	if ((config.enabled & LENS) && unlikely(thread->in_call) &&
 	    thread->generation == config.generation && thread->in_call != BEFORE_CALL)

@@ -73,6 +73,13 @@ static __always_inline void call_begin_to_count(struct thread_state *thread,
 	in_band_note_image(thread, task);
 }
 
+/* The current thread executes a program, and is about to count in another row of its session. */
+static __always_inline void call_change_command(struct thread_state *thread)
+{
+	if (has(thread, LENS) && !thread->until_exec)
+		lens_split_life(thread->slot);
+}
+
 /* The thread is about to count in another row. It is not the current one. */
 static __always_inline void call_leave_row(struct thread_state *thread, struct task_struct *task)
 {

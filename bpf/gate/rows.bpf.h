@@ -48,6 +48,7 @@ static __always_inline u32 alloc_row(u32 session_index, struct session *session,
 	row->session = session_index;
 	row->parent = parent;
 	row->threads = 0;
+	row->is_partial = 0;
 	row->began_ns = bpf_ktime_get_ns();
 	row->ended_ns = 0;
 	__builtin_memset(row->key, 0, sizeof(row->key));
@@ -307,21 +308,91 @@ static __always_inline void leave_row(struct thread_state *thread)
 }
 
 /*
- * A thread ends: its row gets the name that the thread has given itself, or that the leader of its
+ * The row in the session of row `index`, in which the task or its parent counts so far. `outer`:
+ * its row in the outer session, or 0. `news`: the kinds of rows (1 << enum per) that the task needs
+ * anew. `path`: as in shared_row(). Without a row that is left, the task goes on in `index`.
+ */
+static __noinline u32 row_in_session(u32 index, u32 outer, struct task_struct *task, u32 news,
+				     u64 path)
+{
+	struct row *row = row_at(index);
+	struct session *session = row ? session_at(row->session) : NULL;
+	u32 number = row ? row->session : 0, found;
+
+	if (!session)
+		return index;
+	if (!(news & (1U << (session->per & 31))) && row->parent == outer)
+		return index;
+	found = shared_row(number, session, task, outer, path);
+	if (found)
+		return found;
+	count_loss(number, LOSS_ROWS_FULL);
+	found = common_row_below(number, outer);
+	return found ? found : index;
+}
+
+/*
+ * The row of a task that is new or executes a program, in row `index` so far: the row of the
+ * innermost session in which it counts, below its rows in the others. The rest is as above.
+ */
+static __always_inline u32 row_in_sessions(u32 index, struct task_struct *task, u32 news, u64 path)
+{
+	u32 chain[NESTED_SESSIONS] = {}, i;
+
+#pragma unroll
+	for (i = 0; i < NESTED_SESSIONS; i++) {
+		chain[i] = index;
+		index = index ? parent_row(index) : 0;
+	}
+#pragma unroll
+	for (i = 0; i < NESTED_SESSIONS; i++) {
+		if (chain[NESTED_SESSIONS - 1 - i])
+			index = row_in_session(chain[NESTED_SESSIONS - 1 - i], index, task, news,
+					       path);
+	}
+	return index;
+}
+
+/*
+ * A thread ends: its rows get the name that the thread has given itself, or that the leader of its
  * process has.
  */
-static __always_inline void rename_row(struct thread_state *thread, struct task_struct *task)
+static __always_inline void rename_rows(struct thread_state *thread, struct task_struct *task)
 {
-	struct session *session = session_at(thread->session);
+	u32 index = thread->row, i;
+	struct session *session;
 	struct row *row;
 
-	if (!session || thread->row >= ALLOCATABLE_ROWS)
-		return;
-	if (session->per != PER_THREAD && (session->per != PER_PROCESS || task->pid != task->tgid))
-		return;
-	row = row_at(thread->row);
-	if (row)
-		bpf_probe_read_kernel(row->comm, COMM_LEN, &task->comm);
+	for (i = 0; i < NESTED_SESSIONS && index; i++) {
+		row = row_at(index);
+		session = row ? session_at(row->session) : NULL;
+		if (!session)
+			return;
+		if (index < ALLOCATABLE_ROWS &&
+		    (session->per == PER_THREAD ||
+		     (session->per == PER_PROCESS && task->pid == task->tgid)))
+			bpf_probe_read_kernel(row->comm, COMM_LEN, &task->comm);
+		index = row->parent;
+	}
+}
+
+/* A thread has executed a program: the rows that it stays in get its name. */
+static __always_inline void name_rows(struct thread_state *thread, struct task_struct *task)
+{
+	u32 index = thread->row, i;
+	struct session *session;
+	struct row *row;
+
+	for (i = 0; i < NESTED_SESSIONS && index; i++) {
+		row = row_at(index);
+		session = row ? session_at(row->session) : NULL;
+		if (!session)
+			return;
+		if (session->per != PER_COMMAND &&
+		    (index < ALLOCATABLE_ROWS || (session->per == PER_ALL && !row->comm[0])))
+			name_row(row, session, task, NULL);
+		index = row->parent;
+	}
 }
 
 /*

@@ -32,7 +32,7 @@ static __always_inline void task_exited(struct thread_state *thread, struct task
 					u32 slot)
 {
 	call_task_exit(thread, task);
-	rename_row(thread, task);
+	rename_rows(thread, task);
 	if (has(thread, SERVICE)) {
 		leave_row(thread);
 		/* From now until the kernel frees it, the thread belongs to no session. */
@@ -214,11 +214,10 @@ static __always_inline void task_forked(struct task_struct *parent, struct task_
 	session = session_at(index);
 	if (!session)
 		return;
-	row = thread->row;
-	if (session->per == PER_THREAD ||
-	    (session->per == PER_PROCESS && child->tgid != parent->tgid))
-		row = row_or_common(alloc_row(index, session, child, parent_row(thread->row), NULL),
-				    index, thread->row);
+	row = row_in_sessions(thread->row, child,
+			      1 << PER_THREAD |
+				      (child->tgid != parent->tgid ? 1 << PER_PROCESS : 0),
+			      0);
 	gate_thread(child, index, session, row, thread->until_exec, true, thread, IDENTITY_CURRENT);
 }
 
@@ -243,7 +242,6 @@ static __always_inline void task_executed(struct task_struct *task, u32 old_pid,
 {
 	struct thread_state *thread;
 	struct session *session;
-	struct row *row;
 	u32 slot, index;
 
 	slot = slot_of(task);
@@ -269,16 +267,13 @@ static __always_inline void task_executed(struct task_struct *task, u32 old_pid,
 		return;
 	thread->visible_pid = visible_pid(task, session->pid_level);
 	call_exec(thread);
-	if (session->per == PER_COMMAND) {
-		index = shared_row(thread->session, session, task, parent_row(thread->row),
-				   (u64)BPF_CORE_READ(bprm, filename));
-		move_to_row(thread, row_or_common(index, thread->session, thread->row));
-	} else {
-		row = row_at(thread->row);
-		if (row && (thread->row < ALLOCATABLE_ROWS ||
-			    (session->per == PER_ALL && !row->comm[0])))
-			name_row(row, session, task, NULL);
+	index = row_in_sessions(thread->row, task, 1 << PER_COMMAND,
+				(u64)BPF_CORE_READ(bprm, filename));
+	if (index != thread->row) {
+		call_change_command(thread);
+		move_to_row(thread, index);
 	}
+	name_rows(thread, task);
 }
 
 /*
@@ -344,14 +339,15 @@ static __always_inline void attach_task(struct task_struct *task, u32 index,
 		attach_service(thread, task, is_member);
 		return;
 	}
-	is_free = !(thread->mask & ~SERVICE);
 	/* What it counts must not count here before the session begins. It is attached then. */
-	if (!is_free && READ_ONCE(session->beginning) == SESSION_WAITS)
+	if (thread->mask & ~SERVICE && READ_ONCE(session->beginning) == SESSION_WAITS)
 		return;
 	/*
-	 * Either the session that had the thread has ended (is_free), or the thread belongs to
-	 * another session. In the second case, its statistics also count there (row.parent).
+	 * The thread counts in another session: its statistics will also count there (row.parent).
+	 * Or (is_free) it counts nowhere, because that session has ended, or has not begun. A
+	 * session that has not begun attaches the thread again when it begins.
 	 */
+	is_free = !(thread->mask & EXTENSIONS & ~SERVICE);
 	if (is_free)
 		row = first_row(index, session, task, 0);
 	else
@@ -361,6 +357,7 @@ static __always_inline void attach_task(struct task_struct *task, u32 index,
 		return;
 	}
 	if (is_free) {
+		leave_row(thread);
 		row_add_thread(row);
 		thread->generation = 0;
 		thread->in_call = 0;

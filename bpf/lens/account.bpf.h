@@ -129,6 +129,7 @@ static __noinline int lens_begin_life(struct thread_state *thread, struct task_s
 	life->major_faults = task->maj_flt;
 	life->began_in_call = !thread->in_call && !thread->generation &&
 			      (lens_has_call(task) || !task->sched_info.last_arrival);
+	life->begins_in_execve = thread->until_exec;
 	life->began_ns = now;
 	if (!task->on_cpu && !thread->in_call && !life->began_in_call)
 		lens_begin_outside(life, task, lens_part_of_wait(task, task->__state, is_held),
@@ -183,13 +184,16 @@ static __noinline int lens_add_life(struct thread_state *thread, struct task_str
 }
 
 /*
- * The row that counts a call in IN_OUTER_CALL. If the session of that row has ended, the call
- * counts in the next outer row. 0: there is none.
+ * The row that counts a call in IN_OUTER_CALL. If the thread does not count in that row any more,
+ * the call counts in the next outer row. 0: no session that has the thread had the call's
+ * beginning.
  */
 static __always_inline u32 lens_outer_row(struct thread_state *thread)
 {
 	u32 outer = lens_life_of(thread)->outer_row, row = thread->row, i;
 
+	if (!outer)
+		return 0;
 	for (i = 0; i < NESTED_SESSIONS && row; i++) {
 		if (row == outer)
 			return outer;
@@ -238,6 +242,63 @@ __noinline int lens_add_current_life(u32 slot, u32 part)
 		return 0;
 	lens_sync_clock(thread, task, this_cpu());
 	lens_add_life(thread, task, part, bpf_ktime_get_ns(), part == ACCOUNT_LIFE);
+	return 0;
+}
+
+/*
+ * The current thread executes a program, and is about to count in the row of another command. The
+ * call will count there as a whole, so the life in its row ends where the call began.
+ */
+__noinline int lens_split_life(u32 slot)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct thread_state *thread = thread_at(slot);
+	struct lens_life *life = lens_life_of(thread);
+	u32 minor = thread->lens.minor_faults, major = thread->lens.major_faults;
+	u64 began = lens_cold_of(thread)->waits_since_ns, off = thread->lens.off_ns, now, processor;
+	s64 unaccounted;
+	struct cell *cell;
+	bool is_known;
+
+	if (!(config.enabled & LENS) || !life->began_ns)
+		return 0;
+	if (life->begins_in_execve) {
+		life->begins_in_execve = 0;
+		return 0;
+	}
+	lens_sync_clock(thread, task, this_cpu());
+	now = bpf_ktime_get_ns();
+	if (!began)
+		began = thread->lens.entered_ns;
+	/* The call does not count in this row. */
+	if (thread->in_call != IN_CALL || began < life->began_ns) {
+		if (lens_is_in_unseen_call(thread))
+			lens_add_life(thread, task, ACCOUNT_UNFINISHED, now, 0);
+		if (thread->in_call == IN_OUTER_CALL)
+			lens_add_outer_call(thread, task, now);
+		began = now;
+		off = 0;
+		minor = task->min_flt;
+		major = task->maj_flt;
+	}
+	is_known = lens_processor_ns(task, now, &processor);
+	/* In the call, it was on a processor whenever it was not seen to be off it. */
+	processor -= now - began - off;
+	cell = lens_part_cell(thread, ACCOUNT_LIFE);
+	if (cell) {
+		cell->wall_ns += began - life->began_ns;
+		unaccounted = began - life->began_ns - (processor - life->processor_ns) -
+			      (life->off_ns - off);
+		if (is_known && unaccounted > 0)
+			cell->blocked_ns += unaccounted;
+		cell->minor_faults += minor - life->minor_faults;
+		cell->major_faults += major - life->major_faults;
+	}
+	life->began_ns = began;
+	life->processor_ns = processor;
+	life->off_ns = off;
+	life->minor_faults = minor;
+	life->major_faults = major;
 	return 0;
 }
 

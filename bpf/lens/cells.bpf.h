@@ -67,6 +67,7 @@ static __always_inline u32 cell_index_for(u32 row, u32 call, u32 limit, u32 **en
 static __noinline u32 common_cell(u32 session_index, u32 row, u32 call)
 {
 	u32 common = common_row(row), *entry, number = 0;
+	struct row *partial = row_at(row);
 
 	if (common)
 		number = cell_index_for(common, call, config.cells, &entry);
@@ -74,6 +75,8 @@ static __noinline u32 common_cell(u32 session_index, u32 row, u32 call)
 		count_loss(session_index, LOSS_CALLS);
 	else if (row != common)
 		count_loss(session_index, LOSS_CELLS_FULL);
+	if (partial && row != common)
+		partial->is_partial = 1;
 	return number;
 }
 

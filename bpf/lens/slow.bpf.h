@@ -94,6 +94,9 @@ static __always_inline void lens_slow_resolve_args(struct slow_call *slow, struc
 	}
 }
 
+/* include/uapi/asm-generic/errno-base.h */
+#define ENOENT 2
+
 struct mapped_code {
 	u64 address;
 	struct file *file;
@@ -123,7 +126,9 @@ static long note_user_frame(u32 frame, struct user_frames *frames)
 	code.address = slow->user_stack[at];
 	slow->user_file[at] = NO_STACK_FILE;
 	slow->user_offset[at] = 0;
-	bpf_find_vma(bpf_get_current_task_btf(), code.address, note_mapping, &code, 0);
+	if (bpf_find_vma(bpf_get_current_task_btf(), code.address, note_mapping, &code, 0) ==
+	    -ENOENT)
+		slow->user_file[at] = NO_STACK_MAPPING;
 	if (!code.file)
 		return 0;
 	inode = READ_FIELD(struct inode, READ_FIELD(struct file, code.file, f_inode), i_ino);

@@ -275,6 +275,9 @@ struct row {
 	/* As seen in the session's PID namespace. */
 	__u32 pid;
 	__u32 tgid;
+	/* 1: some calls of its threads count in the common row, because no counters were left. */
+	__u32 is_partial;
+	__u32 unused;
 	/* When the process or thread was created. It distinguishes those with equal numbers. */
 	__u64 started_ns;
 	/* When its first thread joined it, and when the last one left it (0: it has threads). */

@@ -161,6 +161,8 @@ struct site_value {
 #define STACK_FILES 4
 /* The frame's code is in no file, or in one for which there was no room. */
 #define NO_STACK_FILE 0xff
+/* The frame's address is not mapped: it is what the unwinder has found beyond the last frame. */
+#define NO_STACK_MAPPING 0xfe
 /* No call has more descriptors or more paths: crates/calls/src/arguments.rs. */
 #define ARG_NAMES 2
 
@@ -383,8 +385,10 @@ struct lens_life {
 	__u16 outer_row;
 	/* It began to count within a call whose beginning was not seen. */
 	__u8 began_in_call;
+	/* It began to count with the call of execve that it is in. */
+	__u8 begins_in_execve;
 	/* Pads to a whole cache line. */
-	__u8 unused[3];
+	__u8 unused[2];
 };
 
 /* Processes with in-band records, from 1 on: thread_state has 8 bits for the number. */

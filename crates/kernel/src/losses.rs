@@ -53,6 +53,13 @@ impl Gate {
     pub fn losses(&self, session: u32) -> Result<LossCounters> {
         let mut sums = self.own_losses(session)?;
         add_shared(&mut sums, &self.sessions.read(session).inherited_losses);
+        add_shared(&mut sums, &self.inner_losses(session)?);
+        Ok(sums)
+    }
+
+    /// The losses of the sessions that have taken tasks over from this one.
+    fn inner_losses(&self, session: u32) -> Result<LossCounters> {
+        let mut sums = LossCounters::default();
         let takers: BTreeSet<_> =
             session_rows(self, session).iter().map(|row| self.rows.read(*row).session).collect();
         for taker in takers.into_iter().filter(|taker| *taker != session) {
@@ -60,6 +67,16 @@ impl Gate {
             add_shared(&mut sums, &self.sessions.read(taker).inherited_losses);
         }
         Ok(sums)
+    }
+
+    /// Keeps the losses of the sessions that have taken tasks over from this one, which is about
+    /// to be detached. What they lose from then on does not concern it.
+    pub(crate) fn keep_inner_losses(&self, session: u32) -> Result<()> {
+        let more = self.inner_losses(session)?;
+        let mut sums = self.sessions.read(session).inherited_losses;
+        add_shared(&mut sums, &more);
+        field!(self.sessions, session, inherited_losses).write(sums);
+        Ok(())
     }
 
     fn own_losses(&self, session: u32) -> Result<LossCounters> {

@@ -64,10 +64,7 @@ impl Gate {
     /// parent rows.
     pub(crate) fn free_rows(&self, rows: &BTreeSet<u32>) {
         let mut freed = BTreeSet::new();
-        let mut has_threads = false;
-        for row in rows {
-            has_threads |= self.reparent_children(*row, self.parent_of(*row).unwrap_or(0));
-        }
+        let has_threads = self.release_children(rows);
         if has_threads {
             // A thread that is ending may still have to leave the parent rows that it had before.
             cpus::wait_for_all();
@@ -92,7 +89,7 @@ impl Gate {
     }
 
     /// The parent row of a row, if the parent row's session lives.
-    fn parent_of(&self, row: u32) -> Option<u32> {
+    pub(crate) fn parent_of(&self, row: u32) -> Option<u32> {
         let parent = self.rows.read(row).parent;
         let session = self.rows.read(parent).session;
         (parent != 0 && self.sessions.read(session).used != 0).then_some(parent)
@@ -113,18 +110,20 @@ impl Gate {
         parents.map(|parent| self.rows.read(parent).session).collect()
     }
 
-    /// Gives the rows below a row another parent row, because the row itself is about to go.
-    /// Returns whether threads still count in one of them.
-    fn reparent_children(&self, row: u32, parent: u32) -> bool {
-        let is_over = self.rows.read(row).threads <= 0;
+    /// Gives the rows below these another parent row, because these are about to go. Returns
+    /// whether threads still count in one of them.
+    pub(crate) fn release_children(&self, rows: &BTreeSet<u32>) -> bool {
         let mut has_threads = false;
         for index in 1..self.rows.entries() {
             let child = self.rows.read(index);
-            if child.parent != row {
+            if !rows.contains(&child.parent) {
                 continue;
             }
+            let is_over = self.rows.read(child.parent).threads <= 0;
             // The key names the old parent row, so no thread finds the row by it any more.
             self.forget_key(index, &child);
+            let outer = successors(Some(child.parent), |row| self.parent_of(*row));
+            let parent = outer.take(rows.len() + 1).find(|row| !rows.contains(row)).unwrap_or(0);
             atomic_field!(self.rows, index, parent).store(parent, Ordering::SeqCst);
             has_threads |= child.threads > 0;
             // The gate does not report the end of a command's row.
@@ -160,12 +159,33 @@ impl Gate {
 
     /// Hands a row's statistics over to the session of its parent row.
     fn hand_over_row(&self, row: u32, parent: u32) {
+        let per = |row: u32| self.sessions.read(self.rows.read(row).session).per;
+        if per(row) != per(parent) {
+            let wire::row { pid, tgid, started_ns, comm, .. } = self.rows.read(parent);
+            field!(self.rows, row, pid).write(pid);
+            field!(self.rows, row, tgid).write(tgid);
+            field!(self.rows, row, started_ns).write(started_ns);
+            field!(self.rows, row, comm).write(comm);
+        }
         let parent = self.rows.read(parent);
         // With this order of writes, a concurrent reader always finds the row in each parent
         // session in which the row counts. Nothing is added to the row's counts any more.
         field!(self.rows, row, session).write(parent.session);
         field!(self.rows, row, parent).write(parent.parent);
         field!(self.rows, row, state).write(wire::ROW_DONE);
+    }
+
+    /// The row that names the threads of a row in a report of this session. Tasks that another
+    /// session has taken over are in rows of that session, which may be for something else.
+    pub(crate) fn naming_row(&self, session: u32, row: u32) -> wire::row {
+        let per = |row: &wire::row| self.sessions.read(row.session).per;
+        let wanted = self.sessions.read(session).per;
+        // Bounded as in session_rows().
+        let outer = successors(Some(row), |row| Some(self.rows.read(*row).parent));
+        let outer = outer.take(self.rows.entries() as usize).take_while(|row| *row != 0);
+        let mut rows = outer.map(|row| self.rows.read(row));
+        let found = rows.find(|row| row.session == session || per(row) == wanted);
+        found.unwrap_or_else(|| self.rows.read(row))
     }
 
     /// Whether the row is one of this session, and nothing counts in it any more.

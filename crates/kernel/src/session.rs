@@ -466,7 +466,7 @@ impl Gate {
                 let (row, parent) = sessions.first().map_or((0, 0), |parent| (row, *parent));
                 // A call that began in the parent row is one of the thread's own row from now on.
                 let outer_row = u32::from(self.lens_lives.read(slot).outer_row);
-                if !self.outer_rows(row).skip(1).any(|outer| outer == outer_row) {
+                if outer_row != 0 && !self.outer_rows(row).skip(1).any(|outer| outer == outer_row) {
                     let _ = atomic_field!(self.threads, slot, in_call).compare_exchange(
                         wire::IN_OUTER_CALL as u8,
                         wire::IN_CALL as u8,
@@ -479,6 +479,12 @@ impl Gate {
                 // this one does not count the thread as its own.
                 field!(self.threads, slot, row).write(row as u16);
                 field!(self.threads, slot, session).write(parent as u16);
+            }
+            // A call that began in a row of this session counts in the next outer one, if any.
+            let outer_row = u32::from(self.lens_lives.read(slot).outer_row);
+            if !is_its && u32::from(self.rows.read(outer_row).session) == session {
+                let next = self.parent_of(outer_row).unwrap_or(0);
+                field!(self.lens_lives, slot, outer_row).write(next as u16);
             }
             // A third session may guard the thread, and services apply to the whole machine.
             const OTHERS: u32 = wire::GUARD | wire::SERVICE;
@@ -494,6 +500,9 @@ impl Gate {
             }
         }
         let ended_ns = now_ns();
+        let _ = self.keep_inner_losses(session);
+        // What the threads of inner sessions do from now on does not count here any more.
+        self.release_children(&self.rows_of(session));
         self.assign_plugins(session);
         cpus::wait_for_all();
         // A thread that was being created meanwhile may have inherited the session's plugins.

@@ -182,8 +182,10 @@ pub trait Extension {
     fn before_detach(&mut self, _live: &[LiveThread]) {}
 
     /// Reads what other sessions could change. Called after [`Self::save`], with the gate locked
-    /// until the tasks are detached, so that no other session takes `live` over.
-    fn at_detach(&mut self, _live: &[LiveThread]) {}
+    /// until the tasks are detached, so that no other session takes tasks over.
+    fn at_detach(&mut self, _context: &mut SessionContext<'_>, _lock: &Lock) -> Result<()> {
+        Ok(())
+    }
 
     /// Sets the time from which on nothing counts. Called for a report.
     fn stop(&mut self, _ended_ns: u64) {}

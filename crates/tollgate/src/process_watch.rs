@@ -14,7 +14,7 @@ use crate::format::{count, given_time, number_of};
 use crate::output::print_message;
 use crate::process_selection::{self, Select};
 use crate::report::Report;
-use crate::session_runner::{SessionEnd, SessionRunner, TEND_INTERVAL};
+use crate::session_runner::{SessionEnd, SessionRunner};
 
 /// How often to search for new processes (`--comm`, `--cgroup`, `--unit`).
 const REFRESH_INTERVAL: Duration = Duration::from_millis(500);
@@ -149,7 +149,7 @@ impl<'a> RunningWatch<'a> {
     }
 
     /// Tends the session, and attaches what matches since. Must be called at least once in each
-    /// [`TEND_INTERVAL`].
+    /// [`SessionRunner::deadline`].
     pub fn tend(&mut self) -> Result<()> {
         self.runner.tend()?;
         if self.select.is_dynamic() && self.last_refresh.elapsed() >= REFRESH_INTERVAL {
@@ -192,9 +192,8 @@ fn attach(
 /// Tends the session until the time of `--for` has passed, an interrupt comes, or no task is left.
 fn run_until_done(watch: &mut RunningWatch<'_>, end: Option<Instant>) -> Result<()> {
     while !is_interrupted() {
-        let left = end.map_or(TEND_INTERVAL, |end| {
-            end.saturating_duration_since(Instant::now()).min(TEND_INTERVAL)
-        });
+        let wait = watch.runner.deadline();
+        let left = end.map_or(wait, |end| end.saturating_duration_since(Instant::now()).min(wait));
         if left.is_zero() {
             break;
         }

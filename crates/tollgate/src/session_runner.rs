@@ -32,6 +32,9 @@ use crate::session_toll;
 
 /// How often to tend the gate.
 pub const TEND_INTERVAL: Duration = Duration::from_millis(100);
+/// How soon to try again to free rows. In this time, a shell that starts one short command after
+/// the other uses some ten rows.
+const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 /// After this wait for the lock, a message gives the reason. Loading a gate takes a tenth of this
 /// time.
 const LOCK_NOTICE_AFTER: Duration = Duration::from_secs(2);
@@ -70,6 +73,8 @@ pub struct SessionRunner {
     gaps: u64,
     begun: bool,
     ended: bool,
+    /// Another session has existed while this one attached tasks, and may have taken them.
+    was_shared: bool,
 }
 
 impl SessionRunner {
@@ -128,6 +133,7 @@ impl SessionRunner {
             gaps: 0,
             begun: false,
             ended: false,
+            was_shared: false,
         };
         for setup in setups {
             let extension = setup
@@ -165,7 +171,9 @@ impl SessionRunner {
         self.each(|extension, context| {
             extension.prepare(context, &mut Joining::Processes { pids, scopes: &mut scopes })
         })?;
-        Ok(self.gate.attach_tasks(&mut self.session, pids, &scopes)?)
+        let missed = self.gate.attach_tasks(&mut self.session, pids, &scopes)?;
+        self.was_shared |= self.is_shared();
+        Ok(missed)
     }
 
     /// From now on, a task that enters one of the selected control groups belongs to the session.
@@ -212,12 +220,13 @@ impl SessionRunner {
     }
 
     /// Restarts the elapsed time. `pids`: processes that may also count in another session, and
-    /// could not be attached before. Returns how many processors could not be visited.
+    /// could not be attached before, or that another session has taken since. Returns how many
+    /// processors could not be visited.
     pub fn begin(&mut self, pids: &[u32]) -> Result<u32> {
         // Another process may have activated a newer generation meanwhile.
         self.follow_generation()?;
         self.begun = true;
-        let shared = if self.is_shared() { pids } else { &[] };
+        let shared = if self.was_shared || self.is_shared() { pids } else { &[] };
         let beginning = self.gate.begin(&mut self.session, shared)?;
         self.began_ns = beginning.began_ns;
         self.extensions.iter_mut().for_each(|extension| extension.begin(self.began_ns));
@@ -226,8 +235,10 @@ impl SessionRunner {
 
     /// The time until the next call of [`Self::tend`].
     pub fn deadline(&self) -> Duration {
+        // Rows that have ended could not be freed, because another process had the lock.
+        let longest = if self.ended_rows.is_empty() { TEND_INTERVAL } else { LOCK_RETRY_INTERVAL };
         let extensions = self.extensions.iter();
-        extensions.fold(TEND_INTERVAL, |longest, extension| extension.deadline(longest))
+        extensions.fold(longest, |longest, extension| extension.deadline(longest))
     }
 
     /// The summaries of the extensions; for `processes`, see [`Extension::summary`].
@@ -403,10 +414,10 @@ impl SessionRunner {
     }
 
     fn detach_tasks(&mut self) -> Result<u64> {
-        let (lock, session) = (Lock::take()?, self.session.index);
-        let live = self.gate.live_threads(session);
-        self.extensions.iter_mut().for_each(|extension| extension.at_detach(&live));
-        Ok(self.gate.detach_tasks(&lock, session))
+        let lock = Lock::take()?;
+        let read = self.each(|extension, context| extension.at_detach(context, &lock));
+        let detached_ns = self.gate.detach_tasks(&lock, self.session.index);
+        read.map(|()| detached_ns)
     }
 
     pub fn losses(&self) -> Result<Losses> {

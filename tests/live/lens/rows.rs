@@ -1,9 +1,13 @@
 //! `--per`: rows of processes, threads and commands, which add up to the totals.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
+use std::process::Stdio;
+use std::time::Duration;
 
+use crate::harness::job::is_in_read;
 use crate::harness::report::{Call, CallKey};
-use crate::harness::{Job, Report, observe, words, workloads};
+use crate::harness::{Job, Report, eventually, observe, words, workloads};
 
 /// The values that must add up.
 type Sums = BTreeMap<CallKey, [u64; 8]>;
@@ -150,6 +154,35 @@ fn commands_have_their_own_time() {
     // The shell becomes the second sleep.
     assert!(elapsed("sh") >= 300 * MS && elapsed("sh") < report.elapsed_ns - 90 * MS);
     assert!(elapsed("sleep") >= 400 * MS && elapsed("sleep") <= elapsed("sh") + 110 * MS);
+}
+
+#[test]
+fn life_before_execve_belongs_to_the_command_before() {
+    const MS: u64 = 1_000_000;
+    let mut command = words("sh -c");
+    command.extend(["read x; exec \"$0\" calls 1".into(), workloads().into()]);
+    let mut job = Job::run("--per command", command);
+    job.command.stdin(Stdio::piped());
+    let mut run = job.start();
+    let shell = run.child_running("sh");
+    eventually("its read", || is_in_read(shell));
+    std::thread::sleep(Duration::from_millis(300));
+    run.stdin().write_all(b"\n").expect("it reads");
+    let report = run.finish().success().report().complete();
+    let account = |name: &str| {
+        let row = report.groups.iter().find(|row| row.command == name);
+        let row = row.unwrap_or_else(|| panic!("no {name} among {:?}", report.groups));
+        row.account.clone().expect("it has lived")
+    };
+    let (before, after) = (account("sh"), account("workloads"));
+    assert!(before.calls_ns >= 300 * MS, "{before:?}");
+    let total = report.account.clone().expect("a thread has lived");
+    assert_eq!(before.lifetime_ns + after.lifetime_ns, total.lifetime_ns);
+    assert_eq!(before.calls_ns + after.calls_ns, total.calls_ns);
+    assert_eq!((before.threads, after.threads, total.threads), (0, 1, 1));
+    let outside = total.lifetime_ns - total.calls_ns;
+    assert!(after.lifetime_ns - after.calls_ns <= outside, "{after:?}, {total:?}");
+    assert!(after.lifetime_ns < total.lifetime_ns - 300 * MS, "{after:?}, {total:?}");
 }
 
 #[test]

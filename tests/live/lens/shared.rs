@@ -1,9 +1,129 @@
 //! Several watches of the same tasks.
 
+use std::collections::BTreeSet;
+use std::process::Stdio;
+
 use super::subject::{CALLS, Subject};
 use crate::harness::cgroup::TestCgroup;
-use crate::harness::job::{is_in_call, wait_for_refresh, watches};
-use crate::harness::{Job, eventually, workload};
+use crate::harness::job::{is_in_call, kill, sleeps_of, wait_for_refresh, watches};
+use crate::harness::{Job, Report, Running, eventually, words, workload, workloads};
+
+fn interrupted(lens: Running) -> Report {
+    lens.signal(libc::SIGINT);
+    lens.finish().success().report().complete()
+}
+
+/// Checks that no thread has more time in calls than it has lived, nor a longer life than the
+/// watch, and that each has one row.
+#[track_caller]
+fn check_lives(report: &Report) {
+    let wall = |calls: &[crate::harness::report::Call]| -> u64 {
+        calls.iter().map(|call| call.wall_ns).sum()
+    };
+    let account = report.account.as_ref().expect("a thread has lived");
+    assert!(wall(&report.calls) <= account.lifetime_ns, "{report:?}");
+    assert!(account.lifetime_ns <= account.threads * report.elapsed_ns, "{report:?}");
+    let rows: BTreeSet<_> =
+        report.groups.iter().map(|row| (row.pid, row.tid, &row.command)).collect();
+    assert_eq!(rows.len(), report.groups.len(), "{:?}", report.groups);
+    for row in &report.groups {
+        let account = row.account.as_ref().expect("its threads have lived");
+        assert!(wall(&row.calls) <= account.lifetime_ns, "{row:?}");
+    }
+}
+
+/// Starts a process that is always asleep in a call of 5 ms.
+fn sleeper() -> Running {
+    let sleeper = Job::of(workload("sleep 5 720000")).start();
+    let pid = sleeper.pid();
+    eventually("its sleeps", || sleeps_of(pid) > 1);
+    sleeper
+}
+
+#[test]
+fn calls_after_the_end_of_the_outer_watch_do_not_count_in_it() {
+    let sleeper = sleeper();
+    let pid = sleeper.pid();
+    for per in ["", "--per thread", "--per process"] {
+        let watch = |per: &str| {
+            let lens = Job::lens(&format!("-p {pid} {per}")).start();
+            watches(&lens);
+            lens
+        };
+        let (outer, inner) = (watch(per), watch("--per process"));
+        let before = sleeps_of(pid);
+        eventually("its sleeps", || sleeps_of(pid) > before + 5);
+        check_lives(&interrupted(outer));
+        check_lives(&interrupted(inner));
+    }
+    kill(pid as i32, libc::SIGKILL);
+}
+
+#[test]
+fn watches_that_begin_together_have_their_own_lives() {
+    let sleeper = sleeper();
+    for _ in 0..3 {
+        let watch =
+            |per| Job::lens(&format!("-p {} --per {per} --for 200ms", sleeper.pid())).start();
+        let lenses = ["thread", "process", "command"].map(watch);
+        lenses.into_iter().for_each(|lens| {
+            check_lives(&lens.finish().success().report().complete());
+        });
+    }
+    kill(sleeper.pid() as i32, libc::SIGKILL);
+}
+
+#[test]
+fn thread_has_one_row_whatever_the_rows_of_another_watch_are() {
+    for inner_ends_first in [true, false] {
+        for per in ["", "--per process", "--per command"] {
+            let mut subject = Subject::new();
+            let outer = Job::lens(&format!("-p {} --per thread", subject.pid())).start();
+            watches(&outer);
+            subject.make_calls();
+            let inner = Job::lens(&format!("-p {} {per}", subject.pid())).start();
+            watches(&inner);
+            subject.make_calls();
+            let (outer, inner) = if inner_ends_first {
+                let inner = interrupted(inner);
+                (interrupted(outer), inner)
+            } else {
+                let outer = interrupted(outer);
+                (outer, interrupted(inner))
+            };
+            check_lives(&outer);
+            check_lives(&inner);
+            let calls: Vec<_> = outer.groups.iter().map(|row| row.count("getppid")).collect();
+            assert_eq!(calls, [2 * CALLS], "{:?}", outer.groups);
+            subject.end();
+        }
+    }
+}
+
+#[test]
+fn child_has_its_own_row_while_a_watch_of_all_has_its_parent() {
+    for per in ["process", "command"] {
+        let mut command = words("sh -c");
+        command.extend(["read x; \"$0\" calls 3; read x; :".into(), workloads().into()]);
+        let mut subject = Subject::of({
+            let mut job = Job::of(command);
+            job.command.stdin(Stdio::piped());
+            job
+        });
+        let outer = Job::lens(&format!("-p {} --per {per}", subject.pid())).start();
+        watches(&outer);
+        let inner = subject.watch();
+        subject.send(b"\n");
+        let (outer, inner) = (interrupted(outer), interrupted(inner));
+        assert_eq!(inner.count("getppid"), 3);
+        check_lives(&outer);
+        let rows: Vec<_> = outer.groups.iter().filter(|row| row.count("getppid") == 3).collect();
+        let [child] = rows[..] else { panic!("{:?}", outer.groups) };
+        assert_eq!(child.command, "workloads", "{:?}", outer.groups);
+        assert_eq!(outer.groups.len(), 2, "{:?}", outer.groups);
+        subject.end();
+    }
+}
 
 #[test]
 fn watches_of_a_control_group_count_each_call_once() {

@@ -45,10 +45,15 @@ impl Subject {
 
     /// Lets the process make its calls, and waits until it is in its next read.
     pub fn make_calls(&mut self) {
+        self.send(b".");
+    }
+
+    /// Sends bytes to the process while it is in a read, and waits until it is in its next one.
+    pub fn send(&mut self, bytes: &[u8]) {
         let pid = self.pid();
         eventually("its read", || is_in_read(pid));
         let before = sleeps_of(pid);
-        self.stdin.write_all(b".").expect("it reads");
+        self.stdin.write_all(bytes).expect("it reads");
         eventually("its next read", || sleeps_of(pid) > before && is_in_read(pid));
     }
 

@@ -1,18 +1,17 @@
 //! The account of a thread that has not ended: what the gate adds when a thread ends.
 
 use super::call_stats::CallStats;
-use crate::clock::now_ns;
 use crate::process::{self, ThreadUsage};
 use crate::session::LiveThread;
 use crate::wire;
 
-/// The parts of a live thread's account, by [`wire::account_part`].
-pub(super) fn live_parts(thread: &LiveThread) -> Vec<(u32, CallStats)> {
+/// The parts of a live thread's account until `now_ns`, by [`wire::account_part`]. `None`: it has
+/// none, or has ended.
+pub(super) fn live_parts(thread: &LiveThread, now_ns: u64) -> Option<Vec<(u32, CallStats)>> {
     if thread.life.began_ns == 0 {
-        return Vec::new();
+        return None;
     }
-    let Some(usage) = process::thread_usage(thread.pid) else { return Vec::new() };
-    parts(thread, &usage, now_ns())
+    Some(parts(thread, &process::thread_usage(thread.pid)?, now_ns))
 }
 
 fn parts(thread: &LiveThread, usage: &ThreadUsage, now_ns: u64) -> Vec<(u32, CallStats)> {

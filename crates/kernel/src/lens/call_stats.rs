@@ -170,6 +170,8 @@ pub struct RowStats {
     pub began_ns: u64,
     /// When its last thread ended; `u64::MAX`: it has threads.
     pub ended_ns: u64,
+    /// Some calls of its threads are in the common row, because no counters were left for them.
+    pub is_partial: bool,
 }
 
 impl Default for RowStats {
@@ -181,6 +183,7 @@ impl Default for RowStats {
             sites: BTreeMap::new(),
             began_ns: u64::MAX,
             ended_ns: 0,
+            is_partial: false,
         }
     }
 }
@@ -200,6 +203,7 @@ impl RowStats {
     pub fn add(&mut self, other: &Self) {
         self.began_ns = self.began_ns.min(other.began_ns);
         self.ended_ns = self.ended_ns.max(other.ended_ns);
+        self.is_partial |= other.is_partial;
         for (call, stats) in &other.calls {
             self.calls.entry(*call).or_default().add(stats);
         }

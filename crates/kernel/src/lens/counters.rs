@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use libbpf_rs::{MapCore as _, MapFlags};
 use zerocopy::FromBytes as _;
 
+use crate::clock::now_ns;
 use crate::error::{ErrorContext, Result};
 use crate::gate::{Gate, Lock};
 use crate::lens::account::live_parts;
@@ -22,6 +23,18 @@ pub struct Collector {
     /// By row.
     open: HashMap<u32, RowStats>,
     finished: BTreeMap<RowName, RowStats>,
+    /// Of each thread that is about to be detached: its row, when its account was read, and the
+    /// parts to which the time since belongs.
+    lives: Vec<(u32, u64, Vec<u32>)>,
+}
+
+/// How often rows are read at most when a session is detached, while threads of theirs end.
+const DETACH_READINGS: u32 = 8;
+
+fn note_row(stats: &mut RowStats, row: &wire::row) {
+    stats.began_ns = row.began_ns;
+    stats.ended_ns = if row.threads > 0 { u64::MAX } else { row.ended_ns };
+    stats.is_partial = row.is_partial != 0;
 }
 
 fn cell_from(bytes: &[u8]) -> wire::cell {
@@ -30,8 +43,9 @@ fn cell_from(bytes: &[u8]) -> wire::cell {
 }
 
 impl Gate {
-    pub(super) fn row_name(&self, row: u32) -> RowName {
-        let row = self.rows.read(row);
+    /// The name of a row in a report of this session.
+    pub(super) fn row_name(&self, session: u32, row: u32) -> RowName {
+        let row = self.naming_row(session, row);
         let started_ns = row.started_ns;
         RowName { tgid: row.tgid, pid: row.pid, started_ns, command: wire::text(&row.comm) }
     }
@@ -65,27 +79,80 @@ impl Collector {
         self.read_sites(gate, &all)?;
         for row in &all {
             self.read_row(gate, *row)?;
-            let entry = gate.rows.read(*row);
-            let name = gate.row_name(*row);
-            if let Some(mut stats) = self.open.remove(row) {
-                (stats.began_ns, stats.ended_ns) = (entry.began_ns, entry.ended_ns);
-                self.finished.entry(name).or_default().add(&stats);
-            }
-            for (_, cell) in gate.cells_of(*row) {
-                self.last.remove(&cell);
-            }
+            self.close_row(gate, session, *row);
         }
         gate.free_rows(&rows);
         Ok(())
     }
 
-    /// Adds the accounts of threads that have not ended. They are about to be detached.
-    pub fn add_live(&mut self, threads: &[LiveThread]) {
-        for thread in threads {
-            let row = self.open.entry(thread.row).or_default();
-            for (part, stats) in live_parts(thread) {
-                row.of_cell(part).add(&stats);
+    /// Reads a session's threads that have not ended, which are about to be detached. Threads that
+    /// other sessions have taken over go on counting in rows of those, so the session's share of
+    /// these rows is read now. [`Self::stop`] is to follow.
+    pub fn read_at_detach(
+        &mut self,
+        gate: &Gate,
+        _lock: &Lock,
+        session: u32,
+    ) -> Result<Vec<LiveThread>> {
+        let slots = |live: &[LiveThread]| -> BTreeSet<_> {
+            live.iter().map(|thread| (thread.slot, thread.pid)).collect()
+        };
+        let mut live = gate.live_threads(session);
+        let mut inner = BTreeSet::new();
+        for _ in 0..DETACH_READINGS {
+            inner = &session_rows(gate, session) - &gate.rows_of(session);
+            if inner.is_empty() {
+                break;
             }
+            self.read_sites(gate, &inner)?;
+            inner.iter().try_for_each(|row| self.read_row(gate, *row))?;
+            // The counters are read first, so that no call counts beyond its thread's life. A
+            // thread that has ended meanwhile is not among the threads, but in the counters.
+            let before = std::mem::replace(&mut live, gate.live_threads(session));
+            if slots(&before).is_subset(&slots(&live)) {
+                break;
+            }
+        }
+        for thread in &live {
+            let now = now_ns();
+            let Some(parts) = live_parts(thread, now) else { continue };
+            let row = self.open.entry(thread.row).or_default();
+            parts.iter().for_each(|(part, stats)| row.of_cell(*part).add(stats));
+            self.lives.push((thread.row, now, parts.iter().map(|(part, _)| *part).collect()));
+        }
+        inner.extend(live.iter().map(|thread| thread.row));
+        for row in &inner - &gate.rows_of(session) {
+            self.close_row(gate, session, row);
+        }
+        Ok(live)
+    }
+
+    /// Extends the lives that [`Self::read_at_detach`] has read until their threads were detached:
+    /// meanwhile, their calls still counted.
+    pub fn stop(&mut self, ended_ns: u64) {
+        for (row, read_ns, parts) in std::mem::take(&mut self.lives) {
+            let Some(row) = self.open.get_mut(&row) else { continue };
+            let more = ended_ns.saturating_sub(read_ns);
+            for part in parts {
+                let stats = row.of_cell(part);
+                stats.wall_ns += more;
+                match part {
+                    wire::ACCOUNT_READY => stats.runqueue_ns += more,
+                    wire::ACCOUNT_ASLEEP.. => stats.blocked_ns += more,
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Nothing more is read of a row.
+    fn close_row(&mut self, gate: &Gate, session: u32, row: u32) {
+        for (_, cell) in gate.cells_of(row) {
+            self.last.remove(&cell);
+        }
+        if let Some(mut stats) = self.open.remove(&row) {
+            note_row(&mut stats, &gate.rows.read(row));
+            self.finished.entry(gate.row_name(session, row)).or_default().add(&stats);
         }
     }
 
@@ -101,10 +168,8 @@ impl Collector {
         let mut all = self.finished.clone();
         self.read_sites(gate, &rows)?;
         for (row, stats) in &mut self.open {
-            let entry = gate.rows.read(*row);
-            stats.began_ns = entry.began_ns;
-            stats.ended_ns = if entry.threads > 0 { u64::MAX } else { entry.ended_ns };
-            all.entry(gate.row_name(*row)).or_default().add(stats);
+            note_row(stats, &gate.rows.read(*row));
+            all.entry(gate.row_name(session, *row)).or_default().add(stats);
         }
         Ok(all)
     }

@@ -62,7 +62,7 @@ impl IntervalReader {
         let threads = gate.live_threads(session);
         for thread in &threads {
             if let Some((call, time)) = call_in_progress(thread, began_ns, now) {
-                let row = in_progress.entry(gate.row_name(thread.row)).or_default();
+                let row = in_progress.entry(gate.row_name(session, thread.row)).or_default();
                 row.entry(call).or_default().add(&time);
             }
         }

@@ -52,6 +52,24 @@ pub fn account(row: &RowStats, calls: &[Call]) -> Option<ThreadAccount> {
 }
 
 impl ThreadAccount {
+    /// The sum of accounts. `None` if there are none.
+    pub fn sum<'a>(all: impl Iterator<Item = &'a Self>) -> Option<Self> {
+        all.cloned().reduce(|a, b| Self {
+            threads: a.threads + b.threads,
+            lifetime_ns: a.lifetime_ns + b.lifetime_ns,
+            calls_ns: a.calls_ns + b.calls_ns,
+            cpu_ns: a.cpu_ns + b.cpu_ns,
+            runqueue_ns: a.runqueue_ns + b.runqueue_ns,
+            asleep_ns: a.asleep_ns + b.asleep_ns,
+            stopped_ns: a.stopped_ns + b.stopped_ns,
+            held_ns: a.held_ns + b.held_ns,
+            throttled_ns: a.throttled_ns + b.throttled_ns,
+            unaccounted_ns: a.unaccounted_ns + b.unaccounted_ns,
+            minor_faults: a.minor_faults + b.minor_faults,
+            major_faults: a.major_faults + b.major_faults,
+        })
+    }
+
     /// The parts whose sum is the lifetime, with the text for each.
     pub fn parts(&self) -> [(&'static str, u64); 8] {
         [

@@ -14,7 +14,7 @@ use super::account::account;
 use super::cell_values::{errors, quantile};
 use super::order::Order;
 use super::report::{
-    BlockedIn, COMMON, Call, HistogramOctave, LensReport, RowReport, WallInterval,
+    BlockedIn, COMMON, Call, HistogramOctave, LensReport, RowReport, ThreadAccount, WallInterval,
 };
 use super::requests::requests;
 use crate::call_name::call_name;
@@ -49,8 +49,9 @@ pub fn lens_report(
     }
     let groups = if rows.per == wire::PER_ALL { Vec::new() } else { rows.reports(stats, symbols) };
     let calls = rows.calls(&total, symbols);
+    let of_groups = groups.iter().filter_map(|group| group.account.as_ref());
     LensReport {
-        account: account(&total, &calls),
+        account: ThreadAccount::sum(of_groups).or_else(|| account(&total, &calls)),
         io_uring: requests(&total, rows.order),
         calls,
         groups,
@@ -77,11 +78,38 @@ impl ReportRows<'_> {
         let mut rows: Vec<_> = merged
             .iter()
             .map(|(name, (command, row))| self.report(name, command, row, symbols))
-            .filter(|row| !row.calls.is_empty() || !row.io_uring.is_empty())
             .collect();
+        self.join_partial_accounts(&merged, &mut rows, symbols);
+        // A thread that has made no call has an account.
+        let has_lived = |row: &RowReport| row.account.as_ref().is_some_and(|of| of.lifetime_ns > 0);
+        rows.retain(|row| !row.calls.is_empty() || !row.io_uring.is_empty() || has_lived(row));
         let sum = |row: &RowReport| row.calls.iter().map(|call| self.order.key(call)).sum::<u64>();
         rows.sort_by_key(|row| std::cmp::Reverse(sum(row)));
         rows
+    }
+
+    /// Some calls of a row may be in the common row, because no counters were left. Its account is
+    /// not known without them, so the common row has the account of all these rows together.
+    /// `rows`: the reports of `merged`, in the same order.
+    fn join_partial_accounts(
+        &self,
+        merged: &BTreeMap<RowName, (String, RowStats)>,
+        rows: &mut [RowReport],
+        symbols: &KernelSymbols,
+    ) {
+        if !merged.values().any(|(_, row)| row.is_partial) {
+            return;
+        }
+        let is_common = |row: &RowReport| row.pid == 0 && row.command == COMMON;
+        let Some(common) = rows.iter().position(is_common) else { return };
+        let mut joint = RowStats::default();
+        for (index, (report, (_, row))) in rows.iter_mut().zip(merged.values()).enumerate() {
+            if index == common || row.is_partial {
+                joint.add(row);
+                report.account = None;
+            }
+        }
+        rows[common].account = account(&joint, &self.calls(&joint, symbols));
     }
 
     /// What rows of one process, thread or command have in common.
@@ -249,9 +277,99 @@ fn sites(
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use stats::histogram;
 
     use super::*;
+
+    /// Statistics of a row: a call and all parts of an account.
+    fn any_row() -> impl Strategy<Value = RowStats> {
+        let times = (0..1_000_u64, 0..1_000_u64, 0..1_000_u64);
+        let parts = 1 + (wire::ACCOUNT_END - wire::ACCOUNT_LIFE) as usize;
+        (prop::collection::vec(times, parts), any::<bool>()).prop_map(|(times, is_partial)| {
+            let mut row = RowStats { is_partial, ..RowStats::default() };
+            let all = times.iter().map(|(more, blocked_ns, runqueue_ns)| CallStats {
+                count: 1,
+                wall_ns: more + blocked_ns + runqueue_ns,
+                blocked_ns: *blocked_ns,
+                runqueue_ns: *runqueue_ns,
+                minor_faults: *more,
+                ..CallStats::default()
+            });
+            let mut all = all.collect::<Vec<_>>().into_iter();
+            row.calls.extend(all.next().map(|call| (0, call)));
+            row.parts.extend((wire::ACCOUNT_LIFE..).zip(all));
+            row
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn groups_add_up_to_the_total(rows in prop::collection::vec(any_row(), 1..6)) {
+            // The first one is the common row.
+            let name = |pid: usize| RowName {
+                tgid: pid as u32,
+                pid: pid as u32,
+                started_ns: pid as u64,
+                command: if pid == 0 { String::new() } else { "worker".into() },
+            };
+            let stats: BTreeMap<_, _> =
+                rows.into_iter().enumerate().map(|(pid, row)| (name(pid), row)).collect();
+            for per in [wire::PER_PROCESS, wire::PER_THREAD, wire::PER_COMMAND] {
+                let rows = ReportRows {
+                    per,
+                    order: Order::Wall,
+                    histograms: &[],
+                    counted: 0..0,
+                    names: &BTreeMap::new(),
+                };
+                let report = lens_report(&stats, &rows, &KernelSymbols::default());
+                let accounts = report.groups.iter().filter_map(|group| group.account.as_ref());
+                prop_assert_eq!(ThreadAccount::sum(accounts), report.account.clone());
+                let account = report.account.expect("threads have lived");
+                let lives = stats.values().map(|row| &row.parts[&wire::ACCOUNT_LIFE]);
+                prop_assert_eq!(account.lifetime_ns, lives.map(|life| life.wall_ns).sum::<u64>());
+                prop_assert_eq!(
+                    account.parts().iter().map(|(_, ns)| ns).sum::<u64>(),
+                    account.lifetime_ns
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn rows_with_calls_in_the_common_row_share_its_account() {
+        let call = |wall_ns| CallStats { count: 1, wall_ns, ..CallStats::default() };
+        let of = |wall_ns, is_partial| {
+            let mut row = RowStats { is_partial, ..RowStats::default() };
+            row.calls.insert(0, call(wall_ns));
+            row
+        };
+        let name = |pid: u32, command: &str| RowName {
+            tgid: pid,
+            pid,
+            started_ns: 0,
+            command: command.into(),
+        };
+        // The worker has lived 1000 ns, 900 of them in calls; the common row has most of these.
+        let mut worker = of(100, true);
+        worker.parts.insert(wire::ACCOUNT_LIFE, call(1000));
+        let stats = BTreeMap::from([(name(0, ""), of(800, false)), (name(7, "worker"), worker)]);
+        let rows = ReportRows {
+            per: wire::PER_PROCESS,
+            order: Order::Wall,
+            histograms: &[],
+            counted: 0..0,
+            names: &BTreeMap::new(),
+        };
+        let report = lens_report(&stats, &rows, &KernelSymbols::default());
+        let accounts: Vec<_> = report
+            .groups
+            .iter()
+            .map(|group| group.account.as_ref().map(|account| (account.calls_ns, account.cpu_ns)))
+            .collect();
+        assert_eq!(accounts, [Some((900, 100)), None]);
+    }
 
     fn row() -> RowStats {
         let mut call = CallStats {

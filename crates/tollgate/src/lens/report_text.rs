@@ -98,12 +98,11 @@ fn account_line(out: &mut String, account: &ThreadAccount) {
         .filter(|(_, ns)| *ns > 0)
         .map(|(part, ns)| format!("{part} {} ({})", duration(ns), share(ns, lifetime)))
         .collect();
-    let _ = write!(
-        out,
-        "{} lived {}",
-        number_of(account.threads as usize, "thread"),
-        duration(lifetime)
-    );
+    let threads = match account.threads {
+        0 => "threads of later commands".to_owned(),
+        n => number_of(n as usize, "thread"),
+    };
+    let _ = write!(out, "{threads} lived {}", duration(lifetime));
     let _ = writeln!(out, ": {}", parts.join(", "));
     if account.minor_faults + account.major_faults > 0 {
         let _ = writeln!(

@@ -180,15 +180,16 @@ impl Extension for LensInSession {
         Ok(self.collector.finish_rows(context.gate, lock, session, rows)?)
     }
 
-    fn at_detach(&mut self, live: &[LiveThread]) {
+    fn at_detach(&mut self, context: &mut SessionContext<'_>, lock: &Lock) -> Result<()> {
         let now = now_ns();
-        self.collector.add_live(live);
+        let live = self.collector.read_at_detach(context.gate, lock, context.session.index)?;
         let counted = self.counted.start..now;
         self.in_progress = live.iter().filter_map(|thread| in_progress(thread, &counted)).collect();
         if matches!(self.per, wire::PER_PROCESS | wire::PER_THREAD) {
             let name = |thread: &LiveThread| Some((thread.pid, process::name(thread.pid)?));
             self.names = live.iter().filter_map(name).collect();
         }
+        Ok(())
     }
 
     fn leave(&mut self) {
@@ -196,6 +197,7 @@ impl Extension for LensInSession {
     }
 
     fn stop(&mut self, ended_ns: u64) {
+        self.collector.stop(ended_ns);
         self.counted.end = ended_ns;
     }
 

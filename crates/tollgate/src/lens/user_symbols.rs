@@ -10,6 +10,13 @@ use kernel::wire;
 
 use crate::kernel_text;
 
+/// The number of frames, without those at the end that are not code.
+fn frames(record: &wire::slow_call) -> usize {
+    let count = (record.user_frames as usize).min(record.user_stack.len());
+    let is_mapped = |file: &u8| u32::from(*file) != wire::NO_STACK_MAPPING;
+    record.user_file[..count].iter().rposition(is_mapped).map_or(0, |last| last + 1)
+}
+
 #[derive(Default)]
 pub struct UserSymbols {
     symbolizer: Symbolizer,
@@ -19,7 +26,7 @@ impl UserSymbols {
     /// The user stack of a record, the innermost frame first. A frame without a symbol is shown by
     /// its file and the offset in it, which do not change from run to run, or by its address.
     pub fn stack(&self, record: &wire::slow_call) -> Vec<String> {
-        let count = (record.user_frames as usize).min(record.user_stack.len());
+        let count = frames(record);
         let mut names = vec![None; count];
         for (index, file) in record.stack_file.iter().take(record.stack_files as usize).enumerate()
         {
@@ -78,5 +85,19 @@ fn plain(record: &wire::slow_call, frame: usize) -> String {
             format!("{name}+{:#x}", record.user_offset[frame])
         }
         None => format!("{:#x}", record.user_stack[frame]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_code_at_the_end_of_a_stack_is_no_frame() {
+        let mut record = wire::slow_call { user_frames: 4, ..wire::slow_call::default() };
+        record.user_file[..4].copy_from_slice(&[0, wire::NO_STACK_MAPPING as u8, 0xff, 0xfe]);
+        assert_eq!(frames(&record), 3);
+        record.user_frames = 0;
+        assert_eq!(frames(&record), 0);
     }
 }
