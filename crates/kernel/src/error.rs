@@ -4,7 +4,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::process::has_sys_admin;
+use crate::capability::has_sys_admin;
 use crate::user_namespace::is_in_user_namespace;
 
 /// An error of this crate. Its message is one sentence for the user.

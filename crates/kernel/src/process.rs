@@ -236,17 +236,6 @@ pub fn is_root() -> bool {
     effective_user() == 0
 }
 
-/// Whether this process has CAP_SYS_ADMIN, as far as this can be read.
-pub(crate) fn has_sys_admin() -> bool {
-    /// include/uapi/linux/capability.h
-    const CAP_SYS_ADMIN: u64 = 1 << 21;
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    effective
-        .and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok())
-        .is_none_or(|bits| bits & CAP_SYS_ADMIN != 0)
-}
-
 /// Opens a descriptor that can be read once the process has ended. Unless the process is a child
 /// that was not waited for yet, the number may by now be another process's.
 pub fn open_pidfd(pid: u32) -> io::Result<OwnedFd> {
