@@ -181,10 +181,6 @@ static __always_inline u32 guard_process_syscall(struct thread_state *thread,
 	thread->guard.batch_left = thread->guard.batch_size;
 	if (profile->state == GUARD_NORMAL)
 		anomalous = unknown >> 16;
-	if (anomalous && profile->anomalies > parameters->anomaly_limit) {
-		profile->state = GUARD_TRAINING;
-		frame_reset(thread, guard_cold_of(thread));
-	}
 	if (anomalous)
 		__sync_fetch_and_add(&profile->anomalies, 1);
 	if (anomalous || is_denounced || thread->guard.lfc)

@@ -112,7 +112,8 @@ struct guard_parameters {
 	__u8 lookahead;
 	__u8 sequence;
 	__u16 tolerize_limit;
-	__u32 anomaly_limit;
+	/* enum guard_response: GUARD_OBSERVE or GUARD_KILL */
+	__u32 over_max_held;
 	__u32 normal_factor;
 	__u32 normal_factor_den;
 	/* enum guard_response */
@@ -136,9 +137,6 @@ struct guard_parameters {
 	__u32 suspend_execve;
 	/* There may be entries of the session in `guard_exempt_files`. */
 	__u32 has_exempt_files;
-	/* enum guard_response: GUARD_OBSERVE or GUARD_KILL */
-	__u32 over_max_held;
-	__u32 unused;
 };
 
 /* The executor `uid` of a program: the real, effective and saved user ID at its execve. */

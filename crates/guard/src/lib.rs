@@ -8,6 +8,7 @@
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
+mod anomaly_limit;
 mod locality;
 mod lookahead;
 mod model;
@@ -18,6 +19,7 @@ mod sequence;
 mod thread;
 mod window;
 
+pub use anomaly_limit::{AnomalyLimit, CountedAnomalies};
 pub use locality::Locality;
 pub use lookahead::Lookahead;
 pub use model::{Model, ModelKind};

@@ -10,9 +10,9 @@ pub struct Parameters {
     /// A fraction a / b. A profile freezes when the calls since training began are more than a / b
     /// times the calls up to the last change. The default, 128 / 32, is four.
     pub normal_factor: (u64, u64),
-    /// After more anomalies than this, the profile is no longer normal and trains again: pH
-    /// concludes that the program has changed and was not attacked.
-    pub anomaly_limit: u64,
+    /// After more anomalies than this that count, the profile is no longer normal and trains again:
+    /// pH concludes that the program has changed and was not attacked ([`crate::AnomalyLimit`]).
+    pub anomaly_limit: u32,
     /// At a locality frame count (LFC, the number of anomalies in the frame) above this, the
     /// profile wipes its training data: pH concludes that the latest calls are an attack and not a
     /// change.

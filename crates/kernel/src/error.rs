@@ -2,7 +2,9 @@
 //! message says what.
 
 use std::io;
+use std::path::PathBuf;
 
+use crate::capability::has_sys_admin;
 use crate::user_namespace::is_in_user_namespace;
 
 /// An error of this crate. Its message is one sentence for the user.
@@ -17,6 +19,13 @@ pub enum Error {
         of a user namespace is not enough, root of the machine is needed"
     )]
     UserNamespace,
+    /// Root lacks the capability CAP_SYS_ADMIN (capabilities(7)).
+    #[error(
+        "the kernel does not let Tollgate load programs, because root lacks the capability \
+        CAP_SYS_ADMIN here: run it on the host itself, or in a container with this capability \
+        (--cap-add SYS_ADMIN)"
+    )]
+    NoCapability,
     /// /proc cannot be read, or shows the processes of another PID namespace.
     #[error("the /proc of this PID namespace is not mounted: processes cannot be found")]
     NoProc,
@@ -48,10 +57,24 @@ pub enum Error {
         cause: io::Error,
     },
     /// The process has as many files open as it may have.
-    #[error("Tollgate needs more than {limit} open files: raise the limit (ulimit -n)")]
+    #[error(
+        "Tollgate needs more than {limit} open files: raise the limit to {enough} (ulimit -n \
+        {enough})"
+    )]
     FileLimitTooLow {
         /// The process's soft limit (RLIMIT_NOFILE).
         limit: u64,
+        /// A limit that suffices.
+        enough: u64,
+    },
+    /// A file cannot be created in a read-only file system.
+    #[error(
+        "{} cannot be created, because its file system is read-only: all Tollgate processes use \
+        this file, so it needs a writable folder (for a container: --tmpfs /run)", path.display()
+    )]
+    ReadOnly {
+        /// The file.
+        path: PathBuf,
     },
     /// An operation on files or processes failed.
     #[error("cannot {doing}: {cause}")]
@@ -170,13 +193,24 @@ impl<T> ErrorContext<T> for libbpf_rs::Result<T> {
             if is_out_of_files(&cause) {
                 too_few_files()
             } else if cause.kind() == libbpf_rs::ErrorKind::PermissionDenied
-                && is_in_user_namespace()
+                && let Some(missing) = missing_rights()
             {
-                Error::UserNamespace
+                missing
             } else {
                 Error::Bpf { doing: doing.into(), cause }
             }
         })
+    }
+}
+
+/// The rights that this process lacks, if it lacks any.
+fn missing_rights() -> Option<Error> {
+    if is_in_user_namespace() {
+        Some(Error::UserNamespace)
+    } else if !has_sys_admin() {
+        Some(Error::NoCapability)
+    } else {
+        None
     }
 }
 
@@ -194,7 +228,10 @@ fn too_few_files() -> Error {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: a valid destination for the result.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
-    Error::FileLimitTooLow { limit: limit.rlim_cur }
+    // What the kernel gives the first process (INR_OPEN_CUR of include/uapi/linux/fs.h).
+    const USUAL: u64 = 1024;
+    let enough = if limit.rlim_cur < USUAL { USUAL } else { limit.rlim_cur.saturating_mul(2) };
+    Error::FileLimitTooLow { limit: limit.rlim_cur, enough }
 }
 
 impl<T> ErrorContext<T> for io::Result<T> {

@@ -5,6 +5,7 @@
 #![warn(missing_docs)]
 
 pub mod benchmark;
+mod capability;
 pub mod clock;
 pub mod cpus;
 pub mod error;

@@ -432,12 +432,6 @@ pub(crate) fn is_ending(process: u32) -> bool {
     stat[0].starts_with(['Z', 'X']) || flags & EXITING != 0 || status.lines().any(is_killed)
 }
 
-/// Whether the process exists; it may be a zombie.
-pub fn exists(process: u32) -> bool {
-    // SAFETY: takes two numbers. Signal 0 only checks.
-    unsafe { libc::kill(process as i32, 0) == 0 }
-}
-
 /// The fields of /proc/PID/stat, from the state on. If the process does not exist, the first field
 /// is empty. Times and page faults are those of the whole process, also if PID is the number of a
 /// thread.
@@ -490,9 +484,15 @@ pub fn thread_count(process: u32) -> usize {
     fs::read_dir(format!("/proc/{process}/task")).map_or(0, Iterator::count)
 }
 
-/// Whether the process exists and has not ended. A zombie has ended.
+/// Whether the process exists and has not ended. A zombie has ended: its parent may wait long
+/// before it asks for the status. Its pidfd is asked, because /proc also shows a process as a
+/// zombie if only its first thread has ended.
 pub fn is_alive(process: u32) -> bool {
-    !matches!(stat(process)[0].chars().next(), None | Some('Z' | 'X'))
+    match ProcessRef::open(process) {
+        Ok(process) => process.lives(),
+        // EINVAL: it is the number of a thread, which may have been the process's before.
+        Err(error) => !matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EINVAL)),
+    }
 }
 
 /// Whether a signal or a debugger has stopped the process.
@@ -519,6 +519,22 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
+
+    #[test]
+    fn a_zombie_is_not_alive() {
+        let mut child = std::process::Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .expect("cat is installed");
+        let (process, pidfd) = (child.id(), open_pidfd(child.id()).expect("it is a process"));
+        assert!(is_alive(process) && is_alive(std::process::id()));
+        drop(child.stdin.take());
+        assert!(wait_readable(pidfd.as_raw_fd(), Duration::from_secs(30)));
+        // It exists as long as nobody has asked for its status.
+        assert!(stat(process)[0].starts_with('Z') && !is_alive(process));
+        child.wait().expect("it has ended");
+        assert!(!is_alive(process));
+    }
 
     #[test]
     fn page_faults_of_a_thread_are_its_own() {

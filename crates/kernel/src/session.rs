@@ -158,7 +158,7 @@ fn own_tid() -> u32 {
 /// Whether the session's owner lives. An owner in another PID namespace cannot be checked, and
 /// counts as living.
 pub(crate) fn is_owner_alive(session: &wire::session) -> bool {
-    !is_own_pid_namespace(session.owner_namespace) || process::exists(session.owner_pid)
+    !is_own_pid_namespace(session.owner_namespace) || process::is_alive(session.owner_pid)
 }
 
 impl Gate {

@@ -101,7 +101,6 @@ fn wire_parameters(lookahead: u8, sequence: u8, parameters: &Parameters) -> wire
         lookahead,
         sequence,
         tolerize_limit: parameters.tolerize_limit as u16,
-        anomaly_limit: parameters.anomaly_limit as u32,
         normal_factor: parameters.normal_factor.0 as u32,
         normal_factor_den: parameters.normal_factor.1 as u32,
         ..Default::default()
@@ -236,13 +235,12 @@ proptest! {
     #[test]
     fn limits(
         events in events(1, false),
-        anomaly_limit in 0..100_u64,
         tolerize_limit in 0..128_u32,
     ) {
         compare(
             9,
             6,
-            Parameters { anomaly_limit, tolerize_limit, ..Parameters::default() },
+            Parameters { tolerize_limit, ..Parameters::default() },
             &events,
         );
     }

@@ -13,7 +13,7 @@ use kernel::standard_stream::StandardStream;
 use crate::exit_status::OWN_FAILURE;
 use crate::format::shown_path;
 use crate::output::Output;
-use crate::{cost, daemon, guard, lens, pace, plugin, run, service};
+use crate::{cost, daemon, guard, lens, man_pages, pace, plugin, run, service};
 
 const EXIT_STATUS: &str = "\
 Exit status:
@@ -147,6 +147,10 @@ pub fn dispatch(cli: Cli) -> Result<ExitCode> {
     if !releases {
         guard::release_abandoned();
     }
+    let lifts = matches!(&cli.command, TollgateCommand::Service(service) if service.lifts_limits());
+    if !lifts {
+        service::lift_abandoned();
+    }
     match cli.command {
         TollgateCommand::Run(arguments) => run::run(&arguments),
         TollgateCommand::Lens(arguments) => lens::run(&arguments),
@@ -170,7 +174,7 @@ pub fn dispatch(cli: Cli) -> Result<ExitCode> {
         }
         TollgateCommand::Help { command } => help(command),
         TollgateCommand::Man { folder } => {
-            clap_mangen::generate_to(Cli::command(), &folder).with_context(|| {
+            man_pages::write(Cli::command(), &folder).with_context(|| {
                 format!("cannot write the man pages to {}", shown_path(&folder))
             })?;
             Ok(ExitCode::SUCCESS)

@@ -1,13 +1,15 @@
 //! Reads documents that Tollgate has written.
 
+use std::fs::File;
+use std::io;
 use std::path::Path;
-use std::{fs, io};
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::format::shown_path;
+use crate::limited_input::LimitedInput;
 
 /// The field that is read first, because the others may be anything in a document with another
 /// schema.
@@ -20,8 +22,11 @@ struct SchemaHeader {
 /// schema. `origin` is the command that writes such documents.
 pub fn read<T: DeserializeOwned>(path: &Path, schema: &str, origin: &str) -> Result<T> {
     let (name, text) = match path.to_str() {
-        Some("-") => ("stdin".into(), io::read_to_string(io::stdin())),
-        _ => (shown_path(path), fs::read_to_string(path)),
+        Some("-") => ("stdin".into(), io::read_to_string(LimitedInput::new(io::stdin()))),
+        _ => {
+            let file = File::open(path).map(LimitedInput::new);
+            (shown_path(path), file.and_then(io::read_to_string))
+        }
     };
     let text = text.with_context(|| format!("cannot read {name}"))?;
     let not_one = || format!("{name} is not a document written by `{origin}`");

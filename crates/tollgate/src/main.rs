@@ -23,6 +23,8 @@ mod format;
 mod guard;
 mod kernel_text;
 mod lens;
+mod limited_input;
+mod man_pages;
 mod metrics;
 mod options;
 mod output;

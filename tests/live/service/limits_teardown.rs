@@ -4,14 +4,14 @@ use std::fs;
 use std::path::PathBuf;
 use std::thread;
 
-use crate::harness::eventually;
-use crate::harness::job::{ReadOnlyCgroups, children, comm, kill, stop, threads_of};
+use crate::harness::job::{ReadOnlyCgroups, children, comm, kill, state, stop, threads_of};
 use crate::harness::service_limits::{
     cgroup_of, competitors, end, moves, rules, service_cgroups, start,
 };
 use crate::harness::services::{
     ActiveServices, Backend, Consumer, begin, programs, take_services_lock, write,
 };
+use crate::harness::{Job, eventually};
 
 fn taken_in(settings: &str) -> (ActiveServices, Consumer) {
     let services = ActiveServices::start(
@@ -26,7 +26,7 @@ fn taken_in(settings: &str) -> (ActiveServices, Consumer) {
 }
 
 #[test]
-fn next_daemon_cleans_up_after_kill9_of_both() {
+fn next_command_lifts_limits_after_kill9_of_both() {
     let home = ["pids", "cpu"].map(|controller| cgroup_of(std::process::id(), controller));
     let (services, mut few) = taken_in("");
     let watchdog = services.daemon.child_running("tollgate-wdog");
@@ -34,12 +34,28 @@ fn next_daemon_cleans_up_after_kill9_of_both() {
     kill(watchdog as i32, libc::SIGKILL);
     services.daemon.signal(libc::SIGKILL);
     let ended = services.end();
-    assert_eq!(few.request_counts("fork 10"), (4, libc::EAGAIN));
-    drop(ended);
-    let next = start(&[("few", "")]);
+    // As the unit's ExecStopPost does. A command of another test may have come before.
+    Job::from_command_line("guard off --killed").finish().success();
     assert_eq!(["pids", "cpu"].map(|controller| cgroup_of(few.0.pid(), controller)), home);
     assert_eq!(service_cgroups(), Vec::<PathBuf>::new());
-    drop((next, few));
+    assert_eq!(few.request_counts("fork 10"), (10, 0));
+    drop((ended, few));
+}
+
+/// As in a container whose first process waits for no orphan.
+#[test]
+fn zombie_of_a_killed_daemon_blocks_no_other() {
+    let services = ActiveServices::start(programs(&["few"]), &rules(&[("few", "")]));
+    services.daemon.signal(libc::SIGKILL);
+    eventually("it is a zombie", || state(services.daemon.pid()) == Some('Z'));
+    let next = ActiveServices::job(services.folder.path()).start();
+    eventually("the services", || {
+        assert!(!next.is_over(), "{}", next.read("err"));
+        next.read("err").contains(" are active")
+    });
+    next.signal(libc::SIGTERM);
+    next.finish().success();
+    drop(services.end());
 }
 
 #[test]

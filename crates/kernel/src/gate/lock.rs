@@ -2,6 +2,7 @@
 //! what all processes share.
 
 use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -89,5 +90,8 @@ pub(crate) fn open_lock_file(path: &Path) -> Result<File> {
         .mode(0o600)
         .custom_flags(libc::O_NOFOLLOW)
         .open(path)
-        .doing(format!("open the lock file {}", path.display()))
+        .map_err(|cause| match cause.kind() {
+            io::ErrorKind::ReadOnlyFilesystem => Error::ReadOnly { path: path.to_owned() },
+            _ => Error::Io { doing: format!("open the lock file {}", path.display()), cause },
+        })
 }

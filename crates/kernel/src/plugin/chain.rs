@@ -263,7 +263,7 @@ fn is_owner_dead(slot: &plugin_slot) -> bool {
     slot.owner_pid != 0
         && slot.owner_pid != std::process::id()
         && process::is_own_pid_namespace(slot.owner_namespace)
-        && !process::exists(slot.owner_pid)
+        && !process::is_alive(slot.owner_pid)
 }
 
 /// Removes the plugins of killed processes from all chains of the gate. A process that tends a

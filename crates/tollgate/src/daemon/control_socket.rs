@@ -15,10 +15,11 @@ use serde_json::Value;
 
 use crate::extension::NOT_UNDERSTOOD;
 use crate::format::shown_path;
+use crate::limited_input::MAX_INPUT_BYTES;
 use crate::socket_file::SocketFile;
 
-/// Only root sends requests; the largest one imports all baselines of a large store.
-const MAX_REQUEST_LEN: u64 = 1 << 30;
+/// Only root sends requests; the largest one imports a document.
+const MAX_REQUEST_LEN: u64 = MAX_INPUT_BYTES;
 /// A client that connects and sends nothing is disconnected after this time.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// The maximum number of simultaneous connections. Each connection is an open file, and the daemon

@@ -1,8 +1,9 @@
 //! Serves the page of metrics over HTTP.
 
+use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,9 +11,11 @@ use anyhow::{Error, Result, anyhow};
 
 const FORMAT: &str = "text/plain; version=0.0.4";
 const MAX_REQUEST_LEN: usize = 8 << 10;
-/// The time limit of a connection. Any process may connect, so connections are served one after
-/// the other, and together use only one of the daemon's open files.
+/// The time limit of a connection.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
+/// The maximum number of simultaneous connections, because any process may connect, and each
+/// connection is one of the daemon's open files. A further one ends the oldest.
+const MAX_CONNECTIONS: usize = 16;
 
 /// The page, which the daemon renders anew at each refresh.
 pub type Page = Arc<Mutex<String>>;
@@ -30,10 +33,10 @@ pub fn serve(address: &str, page: Page) -> Result<String> {
     })?;
     let url = format!("http://{}/metrics", listener.local_addr()?);
     thread::spawn(move || {
+        let mut connections = Connections::default();
         loop {
             match listener.accept() {
-                // The client may have disconnected.
-                Ok((stream, _)) => drop(serve_one(stream, &page)),
+                Ok((stream, _)) => connections.serve(stream, &page),
                 // `accept` may succeed later.
                 Err(_) => thread::sleep(CONNECTION_TIMEOUT),
             }
@@ -42,8 +45,29 @@ pub fn serve(address: &str, page: Page) -> Result<String> {
     Ok(url)
 }
 
+/// The connections that are served now, each by a thread. A silent client thus delays no other.
+#[derive(Default)]
+struct Connections(VecDeque<Weak<TcpStream>>);
+
+impl Connections {
+    fn serve(&mut self, stream: TcpStream, page: &Page) {
+        self.0.retain(|stream| stream.strong_count() > 0);
+        if self.0.len() == MAX_CONNECTIONS
+            && let Some(oldest) = self.0.pop_front().and_then(|oldest| oldest.upgrade())
+        {
+            // Its thread sees the end of the request.
+            let _ = oldest.shutdown(Shutdown::Both);
+        }
+        let (stream, page) = (Arc::new(stream), Arc::clone(page));
+        self.0.push_back(Arc::downgrade(&stream));
+        // Without memory for a thread, the connection is closed. The client may disconnect at any
+        // time.
+        let _ = thread::Builder::new().spawn(move || drop(serve_one(&stream, &page)));
+    }
+}
+
 /// Reads one request and sends the page.
-fn serve_one(mut stream: TcpStream, page: &Page) -> io::Result<()> {
+fn serve_one(mut stream: &TcpStream, page: &Page) -> io::Result<()> {
     let end = Instant::now() + CONNECTION_TIMEOUT;
     let left = || match end.saturating_duration_since(Instant::now()) {
         Duration::ZERO => Err(io::Error::from(io::ErrorKind::TimedOut)),
@@ -118,9 +142,13 @@ mod tests {
         let page = Page::new("tollgate_x 1\n".repeat(100_000).into());
         let url = serve("127.0.0.1:0", Arc::clone(&page)).expect("a port");
         let address = url.trim_start_matches("http://").trim_end_matches("/metrics");
-        let silent: Vec<_> =
-            (0..3).map(|_| TcpStream::connect(address).expect("it listens")).collect();
+        // One after the other, they would take MAX_CONNECTIONS + 1 times the time limit.
+        let began = Instant::now();
+        let silent: Vec<_> = (0..=MAX_CONNECTIONS)
+            .map(|_| TcpStream::connect(address).expect("it listens"))
+            .collect();
         let reply = request(&url, "GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n");
+        assert!(began.elapsed() < CONNECTION_TIMEOUT * MAX_CONNECTIONS as u32);
         let (head, body) = reply.split_once("\r\n\r\n").expect("a head and a text");
         assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
         assert!(head.contains(&format!("Content-Length: {}", body.len())), "{head}");

@@ -17,7 +17,7 @@ use anyhow::{Result, bail, ensure};
 use control::Response;
 use kernel::process::{has_own_proc, wait_for};
 use kernel::wire;
-use libsystemd::daemon::{NotifyState, notify};
+use libsystemd::daemon::{NotifyState, notify, watchdog_enabled};
 use serde_json::Value;
 
 use crate::extension::{ExtensionSetup, NOT_UNDERSTOOD};
@@ -202,6 +202,9 @@ impl Daemon<'_> {
         let (requests, mut wake) = control.serve()?;
         // Without systemd, no process waits for this notification.
         let _ = notify(false, &[NotifyState::Ready]);
+        // sd_watchdog_enabled(3) recommends half of the time limit.
+        let watchdog_interval = watchdog_enabled(false).map(|limit| limit / 2);
+        let mut notified = Instant::now();
         while !INTERRUPTED.load(Ordering::Relaxed) {
             let descriptors = [self.runner.descriptor(), wake.as_raw_fd()];
             if wait_for(descriptors, self.runner.deadline())[1] {
@@ -214,6 +217,10 @@ impl Daemon<'_> {
             for PendingRequest { process, request, reply } in requests {
                 // The client may have disconnected.
                 let _ = reply.send(self.reply(process, request));
+            }
+            if watchdog_interval.is_some_and(|interval| notified.elapsed() > interval) {
+                notified = Instant::now();
+                let _ = notify(false, &[NotifyState::Watchdog]);
             }
             if self.last_refresh.elapsed() > REFRESH_INTERVAL {
                 self.last_refresh = Instant::now();

@@ -8,7 +8,7 @@ use kernel::process::is_root;
 use kernel::user_namespace::is_in_user_namespace;
 use kernel::{precall, wire};
 
-use super::finding::{AS_ROOT, Capability, Finding, KernelFacts, without_types};
+use super::finding::{Capability, Finding, KernelFacts, with_rights, without_types};
 use super::{bpf_lsm, cgroups, files};
 
 type ProbeFn = fn(&KernelFacts) -> Finding;
@@ -284,7 +284,7 @@ const PACING: &[Capability] = &[
     optional(
         "processor frequencies (cpufreq)",
         PACE,
-        "tasks are recorded, and frequencies stay as they are",
+        "`pace watch` records tasks and simulates speeds; `--pace` cannot set any and is refused",
         "the frequency driver of this processor; most virtual machines have none",
         |_| files::frequency_driver(),
     ),
@@ -347,6 +347,10 @@ fn typed_each(machine: &KernelFacts, programs: &[&str], probe: fn(&str) -> Probe
     }
 }
 
+/// How to get the rights of root.
+pub const RIGHTS_OF_ROOT: &str =
+    "run it on the host itself, or in a container with CAP_SYS_ADMIN and without a seccomp filter";
+
 fn root(machine: &KernelFacts) -> Finding {
     match (&machine.may_use_bpf, is_root()) {
         (Ok(()), true) => Finding::yes(""),
@@ -359,10 +363,7 @@ fn root(machine: &KernelFacts) -> Finding {
             ({})",
             refusal.errno_name()
         ))
-        .remedy(
-            "run it on the host itself, or in a container with CAP_SYS_ADMIN and without a \
-                seccomp filter",
-        ),
+        .remedy(RIGHTS_OF_ROOT),
         (Err(_), false) => Finding::no("not root"),
     }
 }
@@ -388,7 +389,7 @@ fn run_delay(machine: &KernelFacts) -> Finding {
 /// The mechanism that this machine offers for pre-call holds, and the calls that it can hold.
 fn holds(machine: &KernelFacts) -> Finding {
     let (Ok(()), Ok(_)) = (&machine.may_use_bpf, &machine.types) else {
-        return Finding::untried("not tried").remedy(AS_ROOT);
+        return Finding::untried("not tried").remedy(with_rights());
     };
     let possible = precall::available_mechanisms();
     let calls = precall::enforced_call_names(possible).join(", ");

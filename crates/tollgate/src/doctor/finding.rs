@@ -1,6 +1,7 @@
 //! The result of testing a capability, and what a refusal of the kernel means.
 
 use kernel::probe::{self, ProbeError, ProbeResult, Types};
+use kernel::process::is_root;
 
 use super::security::Security;
 
@@ -55,6 +56,13 @@ pub struct KernelFacts {
 
 /// How to test what needs root.
 pub const AS_ROOT: &str = "sudo tollgate doctor";
+/// The same for a user who is root, but without root's rights.
+pub const WITH_RIGHTS: &str = "the rights of root, as above";
+
+/// How to test what this user may not do.
+pub fn with_rights() -> &'static str {
+    if is_root() { WITH_RIGHTS } else { AS_ROOT }
+}
 
 impl KernelFacts {
     pub fn read_all() -> Self {
@@ -94,7 +102,7 @@ impl KernelFacts {
             return Finding::no(format!("the kernel does not have it ({errno})"));
         }
         if self.may_use_bpf.is_err() {
-            return Finding::untried("not tried").remedy(AS_ROOT);
+            return Finding::untried("not tried").remedy(with_rights());
         }
         Finding::no(format!("refused ({errno})")).remedy(self.security.policy())
     }

@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::finding::AS_ROOT;
+use super::capabilities::RIGHTS_OF_ROOT;
+use super::finding::{AS_ROOT, WITH_RIGHTS};
 use super::report::{DoctorReport, ExaminedCapability};
 
 const MAX_WIDTH: usize = 100;
@@ -100,8 +101,11 @@ fn verdict(report: &DoctorReport) -> String {
         true => "`tollgate run` can work here.".into(),
         false => format!("`tollgate run` cannot work here: it needs {}.", missing_text(report)),
     };
-    if report.capabilities.iter().any(|one| one.how.as_deref() == Some(AS_ROOT)) {
+    let is_remedy = |how| report.capabilities.iter().any(|one| one.how.as_deref() == Some(how));
+    if is_remedy(AS_ROOT) {
         let _ = write!(text, " Try again as root: {AS_ROOT}");
+    } else if is_remedy(WITH_RIGHTS) {
+        let _ = write!(text, " Root lacks rights here: {RIGHTS_OF_ROOT}.");
     }
     text
 }
@@ -172,6 +176,14 @@ the gate                               have  needed by
 map. Try again as root: sudo tollgate doctor
 ";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn root_without_rights_is_not_told_to_become_root() {
+        let report = report(vec![examined("timers", None, WITH_RIGHTS)]);
+        let text = text(&report, None);
+        assert!(text.contains("container with CAP_SYS_ADMIN"), "{text}");
+        assert!(!text.contains("sudo"), "{text}");
     }
 
     #[test]

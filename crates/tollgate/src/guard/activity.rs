@@ -15,6 +15,8 @@ pub struct Activity {
     pub refused: u64,
     /// Calls that were not held because of `--max-held`.
     pub unheld: u64,
+    /// How often its baseline returned to training because of the anomaly limit.
+    pub retrained: u64,
 }
 
 impl Activity {

@@ -9,7 +9,7 @@ use super::arguments::{
     EventsArguments, HoldArguments, OffArguments, ProgramArguments, ReleaseArguments,
     StatusArguments,
 };
-use super::report::{GuardEvent, GuardedPrograms, continues_text, with_scope};
+use super::report::{GuardEvent, GuardedPrograms, RETRAINED, continues_text, with_scope};
 use super::requests::{GuardRequest, Status};
 use super::resolve::split_scope;
 use super::store::Store;
@@ -88,6 +88,9 @@ fn text(status: &Status, top: usize, columns: Option<usize>) -> String {
     }
     if let Some(continues) = continues_text(status.foreign_continues) {
         let _ = writeln!(out, "{continues}");
+    }
+    for program in status.programs.iter().filter(|program| program.retrained > 0) {
+        let _ = writeln!(out, "{}: {RETRAINED}", program.title());
     }
     let states =
         |state: &str| status.programs.iter().filter(|program| program.state == state).count();

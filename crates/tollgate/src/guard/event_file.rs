@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek as _, Write as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -66,8 +66,9 @@ impl Drop for EventFile {
 /// Where the lines go.
 enum Sink {
     Stdout,
-    /// A file, with its path as the user has given it.
-    File(PathBuf, File),
+    /// A file, with its path as the user has given it. A pipe is opened for its first event,
+    /// because that waits for a reader.
+    File(PathBuf, Option<File>),
 }
 
 /// What the writer's thread writes to. An event that cannot be written is counted, and the next one
@@ -87,13 +88,31 @@ fn open_file(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).open(path)
 }
 
+/// Opens the file, unless it is a pipe. Says if no process reads the pipe.
+fn open_unless_pipe(path: &Path) -> io::Result<Option<File>> {
+    if !fs::metadata(path).is_ok_and(|at_path| at_path.file_type().is_fifo()) {
+        return open_file(path).map(Some);
+    }
+    match OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path) {
+        Ok(_) => Ok(None),
+        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {
+            log_message(&format!(
+                "no process reads the pipe {}; events wait until one does",
+                shown_path(path)
+            ));
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
 impl EventTarget {
     fn open(path: &Path) -> Result<Self> {
         let sink = if is_stdio(path) {
             Sink::Stdout
         } else {
             let cannot_write = || format!("cannot write events to {}", shown_path(path));
-            Sink::File(path.to_owned(), open_file(path).with_context(cannot_write)?)
+            Sink::File(path.to_owned(), open_unless_pipe(path).with_context(cannot_write)?)
         };
         Ok(Self {
             sink,
@@ -134,7 +153,7 @@ impl EventTarget {
 
     /// Opens the file again at its path if it was renamed or removed, as by a rotation.
     fn follow_path(&mut self) -> Result<()> {
-        let Sink::File(path, file) = &mut self.sink else { return Ok(()) };
+        let Sink::File(path, Some(file)) = &mut self.sink else { return Ok(()) };
         let opened = file.metadata()?;
         let is_same =
             |at_path: fs::Metadata| (at_path.dev(), at_path.ino()) == (opened.dev(), opened.ino());
@@ -159,7 +178,10 @@ impl EventTarget {
                 let line = format!("{text}\n");
                 return Ok({ StandardStream::STDOUT }.write_all(line.as_bytes())?);
             }
-            Sink::File(_, file) => file,
+            Sink::File(path, file) => match file {
+                Some(file) => file,
+                None => file.insert(open_file(path)?),
+            },
         };
         let separator = if self.ends_in_line { "\n" } else { "" };
         let whole = format!("{separator}{text}\n");
@@ -221,7 +243,7 @@ mod tests {
         assert_eq!(events.lost.load(Ordering::Relaxed), 2);
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("events");
-        events.sink = Sink::File(path.clone(), File::create(&path).expect("a file"));
+        events.sink = Sink::File(path.clone(), File::create(&path).ok());
         events.append("{}");
         assert_eq!((events.lost.load(Ordering::Relaxed), events.lost_since_written), (2, 0));
         assert_eq!(fs::read_to_string(path).expect("the file"), "{}\n");
@@ -233,7 +255,7 @@ mod tests {
         let path = folder.path().join("events");
         let mut events = EventTarget::open(&path).expect("it can be opened");
         events.append("first");
-        let Sink::File(_, file) = &mut events.sink else { panic!("a file") };
+        let Sink::File(_, Some(file)) = &mut events.sink else { panic!("a file") };
         file.write_all(b"{\"ti").expect("room");
         assert!(remove_end(file, 4));
         assert_eq!(fs::read_to_string(&path).expect("the file"), "first\n");
@@ -263,11 +285,29 @@ mod tests {
         assert_eq!(events.lost.load(Ordering::Relaxed), 0);
     }
 
+    fn make_pipe(folder: &Path) -> PathBuf {
+        let path = folder.join("pipe");
+        assert!(Command::new("mkfifo").arg(&path).status().expect("mkfifo runs").success());
+        path
+    }
+
+    #[test]
+    fn events_wait_for_the_first_reader_of_a_pipe() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = make_pipe(folder.path());
+        let mut events = EventFile::open(&path).expect("nobody waits for a reader");
+        events.append(&"{}".into());
+        let mut reader = File::open(&path).expect("its writer comes");
+        drop(events);
+        let mut text = String::new();
+        reader.read_to_string(&mut text).expect("text");
+        assert_eq!(text, "{}\n");
+    }
+
     #[test]
     fn pipe_that_is_not_read_keeps_nobody_waiting() {
         let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("pipe");
-        assert!(Command::new("mkfifo").arg(&path).status().expect("mkfifo runs").success());
+        let path = make_pipe(folder.path());
         let reader = OpenOptions::new().read(true).write(true).open(&path);
         let mut reader = reader.expect("a pipe that is never without a writer");
         let mut events = EventFile::open(&path).expect("it has a reader");

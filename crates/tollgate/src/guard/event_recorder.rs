@@ -40,8 +40,13 @@ impl EventRecorder {
         self.left_out
     }
 
-    /// Adds an event of a program.
-    pub fn record(&mut self, event: &wire::guard_event, program: &mut TrackedProgram) {
+    /// Adds an event of a program, which returned to training because of it if `retrains`.
+    pub fn record(
+        &mut self,
+        event: &wire::guard_event,
+        program: &mut TrackedProgram,
+        retrains: bool,
+    ) {
         if self.events.len() == MAX_EVENTS {
             self.left_out += 1;
             return;
@@ -71,6 +76,7 @@ impl EventRecorder {
             lfc: event.lfc,
             action: action_name(event.action.into()).into(),
             restraint: restraint(event.restraint).map(str::to_owned),
+            retrains,
             effect: effect(event).map(Into::into),
             held_ns: held_ns(event),
             late_ns,

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
+use ::guard::AnomalyLimit;
 use anyhow::Result;
 use kernel::gate::{Gate, Lock};
 use kernel::session::Session;
 use kernel::wire;
 
+use super::clock::unix_now;
 use super::event_recorder::EventRecorder;
 use super::hold_control::HoldControl;
 use super::policy::{Mode, Policy};
@@ -15,6 +17,9 @@ use super::program_table::ProgramTable;
 use super::report::GuardReport;
 use super::requests::Status;
 use super::response_text::response_text;
+use super::tracked_program::TrackedProgram;
+use crate::format::{number_of, span};
+use crate::output::log_message;
 
 /// The guard of one session: the programs that it tracks, what it does to their processes, and the
 /// events that it reports.
@@ -24,6 +29,8 @@ pub struct Guard {
     pub events: EventRecorder,
     /// How the guard responds, for display.
     response: String,
+    /// The profiles of programs that returned to training, until their processes are released.
+    retrained: Vec<u32>,
 }
 
 impl Guard {
@@ -32,7 +39,13 @@ impl Guard {
         let response = response_text(&policy, gate.sessions.read(session.index).mask);
         let programs = ProgramTable::start(gate, lock, session.index, policy)?;
         let holds = HoldControl::start(gate, session.index, &programs.policy)?;
-        Ok(Self { programs, holds, events: EventRecorder::start(), response })
+        Ok(Self {
+            programs,
+            holds,
+            events: EventRecorder::start(),
+            response,
+            retrained: Vec::new(),
+        })
     }
 
     /// What the guard does about anomalies.
@@ -42,14 +55,24 @@ impl Guard {
 
     /// Handles an event of a tracked program.
     pub fn on_event(&mut self, event: &wire::guard_event) {
+        let (limit, wire) = (self.programs.policy.anomaly_limit, self.programs.policy.wire);
         let Some((program, activity)) = self.programs.get_mut(event.profile_slot) else { return };
         activity.add(event);
         self.holds.on_event(event, program);
-        self.events.record(event, program);
+        let retrains = program.count_anomaly(event, &limit, wire.tolerize_limit, unix_now());
+        self.events.record(event, program, retrains);
+        if retrains {
+            activity.retrained += 1;
+            print_retraining(program, &limit);
+            self.retrained.push(event.profile_slot);
+        }
     }
 
     /// Does what is due. Must be called at least as often as [`Guard::deadline`] requires.
     pub fn tend(&mut self, gate: &Gate) -> Result<()> {
+        for profile_slot in self.retrained.drain(..) {
+            self.holds.release_program(gate, profile_slot);
+        }
         self.holds.tend(gate, &self.programs);
         self.programs.tend(gate)?;
         self.holds.tend_watchdog(gate)
@@ -90,4 +113,17 @@ impl Guard {
             losses,
         }
     }
+}
+
+/// States that a program returned to training, and what to do if it should not have.
+fn print_retraining(program: &TrackedProgram, limit: &AnomalyLimit) {
+    let title = program.title();
+    let anomalies = number_of(limit.limit() as usize, "anomaly");
+    log_message(&format!(
+        "{title} is in training again and not tested: more than {anomalies} have counted, each at \
+        least {} after the one before, so it has probably changed for good. If it was not to \
+        change, `tollgate guard sensitize {title}` wipes what it has learned since, and `tollgate \
+        guard normalize {title}` has it tested again",
+        span(limit.interval().as_secs())
+    ));
 }

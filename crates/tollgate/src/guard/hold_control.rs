@@ -318,6 +318,15 @@ impl HoldControl {
         Ok(())
     }
 
+    /// Releases the processes of a program, but not those that only an operator releases.
+    pub fn release_program(&self, gate: &Gate, profile_slot: u32) {
+        let holds = Holds::new(gate, self.session);
+        let held = holds.held();
+        let is_delayed =
+            |held: &&HeldProcess| held.profile == profile_slot && held.until_ns != u64::MAX;
+        held.iter().filter(is_delayed).for_each(|held| holds.release_and_reset(held));
+    }
+
     /// Releases processes, and returns a line for each.
     pub fn release(
         &self,

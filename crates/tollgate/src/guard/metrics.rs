@@ -77,6 +77,11 @@ pub fn guard_metrics(out: &mut String, status: &Status) {
     of_programs("guard_refusals_total", "Calls of execve refused.", |program| {
         program.refused as f64
     });
+    of_programs(
+        "guard_retrained_total",
+        "Returns of a normal baseline to training because of the anomaly limit.",
+        |program| program.retrained as f64,
+    );
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ::guard::Parameters;
+use ::guard::{AnomalyLimit, Parameters};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use kernel::{precall, wire};
@@ -104,8 +104,9 @@ pub struct GuardOptions {
     /// the baseline after more than N × C training calls (default: 4)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub normal_ratio: Option<u32>,
-    /// Return a normal baseline to training after more than this many anomalies: the program has
-    /// changed (default: 30)
+    /// Return a normal baseline to training after more than this many anomalies that count: the
+    /// program has changed. Anomalies count only where the process could go on, and so seldom that
+    /// reaching the limit takes at least --normal-wait (default: 30)
     #[arg(long, value_name = "N")]
     pub anomaly_limit: Option<u32>,
     /// Treat more than this many anomalies among 128 calls as an attack, and learn nothing from it
@@ -164,6 +165,7 @@ pub struct Policy {
     pub wire: wire::guard_parameters,
     pub scope: Option<ScopeKind>,
     pub normal_wait: Duration,
+    pub anomaly_limit: AnomalyLimit,
     pub train_on_stops: Option<Duration>,
     pub store: PathBuf,
     /// Whether the first long hold is printed at once. A command needs this, because it prints its
@@ -221,7 +223,6 @@ pub fn observing_parameters() -> wire::guard_parameters {
         lookahead: ::guard::ModelKind::Lookahead.default_length() as u8,
         sequence: ::guard::ModelKind::Sequence.default_length() as u8,
         tolerize_limit: default.tolerize_limit as u16,
-        anomaly_limit: default.anomaly_limit as u32,
         normal_factor: (default.normal_factor.0 / default.normal_factor.1) as u32,
         normal_factor_den: 1,
         response: wire::GUARD_OBSERVE,
@@ -235,7 +236,6 @@ pub fn observing_parameters() -> wire::guard_parameters {
         suspend_execve_ns: ns(default.delay_cap),
         has_exempt_files: 0,
         over_max_held: wire::GUARD_OBSERVE,
-        unused: 0,
     }
 }
 
@@ -278,10 +278,6 @@ impl GuardOptions {
             lookahead: own.lookahead.or(file.lookahead).unwrap_or(default.lookahead),
             sequence: own.sequence.or(file.sequence).unwrap_or(default.sequence),
             tolerize_limit: own.tolerize_limit.or(file.tolerize_limit).unwrap_or(tolerize_limit),
-            anomaly_limit: own
-                .anomaly_limit
-                .or(file.anomaly_limit)
-                .unwrap_or(default.anomaly_limit),
             normal_factor: own.normal_ratio.or(file.normal_ratio).unwrap_or(default.normal_factor),
             response,
             scope: scope.map_or(wire::IDENTITY_CONTENT, ScopeKind::wire),
@@ -305,6 +301,10 @@ impl GuardOptions {
                 .map_or(default.suspend_execve_ns, ns),
             ..default
         };
+        let parameters = Parameters::default();
+        let normal_wait = own.normal_wait.or(file.normal_wait).unwrap_or(parameters.normal_wait);
+        let anomaly_limit =
+            own.anomaly_limit.or(file.anomaly_limit).unwrap_or(parameters.anomaly_limit);
         let train_on_stops = own.train_on_stops.or(file.train_on_stops);
         check(&wire)?;
         check_times(&wire, train_on_stops)?;
@@ -313,10 +313,8 @@ impl GuardOptions {
             mode,
             wire,
             scope,
-            normal_wait: own
-                .normal_wait
-                .or(file.normal_wait)
-                .unwrap_or(Parameters::default().normal_wait),
+            normal_wait,
+            anomaly_limit: AnomalyLimit::new(anomaly_limit, normal_wait),
             train_on_stops,
             store: store.to_owned(),
             reports_holds: true,
@@ -509,7 +507,7 @@ mod tests {
         let policy = policy(GuardOptions::default()).expect("defaults");
         let wire = policy.wire;
         assert_eq!(
-            (wire.lookahead, wire.sequence, wire.tolerize_limit, wire.anomaly_limit),
+            (wire.lookahead, wire.sequence, wire.tolerize_limit, policy.anomaly_limit.limit()),
             (9, 6, 12, 30)
         );
         assert_eq!((wire.normal_factor, wire.normal_factor_den), (4, 1));

@@ -319,6 +319,8 @@ fn program_report(program: &TrackedProgram, activity: &Activity) -> GuardedProgr
         killed: activity.killed,
         refused: activity.refused,
         unheld: activity.unheld,
+        counted_anomalies: program.counted.count,
+        retrained: activity.retrained,
         bytes: program.profile.bytes() as u64,
     }
 }

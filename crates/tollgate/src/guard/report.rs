@@ -61,6 +61,12 @@ pub struct GuardedProgram {
     /// Calls that were not held because --max-held processes were held already.
     #[serde(default)]
     pub unheld: u64,
+    /// The anomalies of its baseline that count towards the anomaly limit.
+    #[serde(default)]
+    pub counted_anomalies: u64,
+    /// How often its baseline returned to training because of the anomaly limit.
+    #[serde(default)]
+    pub retrained: u64,
     /// The kernel memory of its profile.
     pub bytes: u64,
 }
@@ -98,6 +104,9 @@ pub struct GuardEvent {
     /// identified yet", "too many are held", "requested to end", "the call has no end" or "its
     /// tracer decides".
     pub restraint: Option<String>,
+    /// Because of this anomaly, the program's baseline returned to training.
+    #[serde(default)]
+    pub retrains: bool,
     /// Where the response takes effect: before, before-ip, end or next. Null if there was no
     /// response.
     #[serde(default)]
@@ -152,7 +161,8 @@ impl GuardEvent {
             Some(_) => ", at its end",
             None => "",
         };
-        format!("{}{held}{effect}{restraint}", self.action)
+        let retrains = if self.retrains { "; its program is in training again" } else { "" };
+        format!("{}{held}{effect}{restraint}{retrains}", self.action)
     }
 
     /// The calls expected in place of this one; at most `most` of them are listed.
@@ -330,6 +340,9 @@ fn guard_text(out: &mut String, guard: &GuardReport, layout: &TextOptions) {
                 "    {unheld} not held, because --max-held processes were held already"
             );
         }
+        if program.retrained > 0 {
+            let _ = writeln!(out, "    {RETRAINED}");
+        }
         if program.early_calls > 0 && program.state == "normal" {
             let early = count(program.early_calls);
             let _ = writeln!(
@@ -355,6 +368,10 @@ fn guard_text(out: &mut String, guard: &GuardReport, layout: &TextOptions) {
         );
     }
 }
+
+/// States that a program is not tested any more.
+pub const RETRAINED: &str =
+    "returned to training, and was not tested after that: too many anomalies have counted";
 
 /// States that others have continued held processes, if they have.
 pub fn continues_text(foreign_continues: u64) -> Option<String> {
@@ -411,6 +428,7 @@ mod tests {
             lfc: 1,
             action: action.into(),
             restraint: None,
+            retrains: false,
             effect: Some("end".into()),
             held_ns,
             late_ns: 0,

@@ -16,6 +16,7 @@ use anyhow::{Context, Result, bail};
 use flate2::bufread::MultiGzDecoder;
 
 use crate::format::{printable, shown_path};
+use crate::limited_input::LimitedInput;
 
 /// The calls of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,11 +89,11 @@ fn text(path: &Path) -> std::io::Result<String> {
     const GZIP: [u8; 2] = [0x1f, 0x8b]; // RFC 1952, 2.3.1
     let file: Box<dyn Read> =
         if is_stdin(path) { Box::new(stdin()) } else { Box::new(File::open(path)?) };
-    let mut reader = BufReader::new(file);
+    let mut reader = BufReader::new(LimitedInput::new(file));
     let is_packed = reader.fill_buf()?.starts_with(&GZIP);
     let mut bytes = Vec::new();
     match is_packed {
-        true => MultiGzDecoder::new(reader).read_to_end(&mut bytes)?,
+        true => LimitedInput::new(MultiGzDecoder::new(reader)).read_to_end(&mut bytes)?,
         false => reader.read_to_end(&mut bytes)?,
     };
     Ok(String::from_utf8_lossy(&bytes).into_owned())

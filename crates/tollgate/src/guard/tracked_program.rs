@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ::guard::{AnomalyLimit, CountedAnomalies};
 use anyhow::Result;
 use kernel::guard::profile::{self, Contents, KernelProfile};
 use kernel::wire;
@@ -35,6 +36,8 @@ pub struct TrackedProgram {
     pub in_store: StoredState,
     /// Calls that the program made before its baseline was installed.
     pub early_calls: u64,
+    /// The anomalies that count towards the limit, with times in Unix seconds.
+    pub counted: CountedAnomalies,
     first_seen: u64,
     /// The sizes of the baseline, and the time at which they last changed.
     changed: Option<((usize, usize), u64)>,
@@ -81,6 +84,7 @@ impl StoredState {
             return false;
         }
         self.state != Some(own.state)
+            || self.counts.counted_anomalies != own.counted_anomalies
             || self.sizes != sizes(own)
             || also_calls && self.counts.seen_calls != own.seen_calls
     }
@@ -117,6 +121,7 @@ impl TrackedProgram {
             stored_calls: 0,
             in_store: StoredState::default(),
             early_calls: 0,
+            counted: CountedAnomalies::default(),
             first_seen: unix_now(),
             changed: None,
             normal_at: None,
@@ -150,6 +155,7 @@ impl TrackedProgram {
         self.in_store = StoredState::default();
         (self.first_seen, self.changed) = (unix_now(), None);
         self.normal_at = None;
+        self.counted = CountedAnomalies::default();
         self.calls.clear();
         self.next = None;
     }
@@ -160,6 +166,10 @@ impl TrackedProgram {
         self.early_calls += self.profile.read().calls - self.stored_calls;
         self.in_store.note(&baseline, baseline.saved);
         self.first_seen = baseline.first_seen;
+        self.counted = CountedAnomalies {
+            count: baseline.counted_anomalies,
+            latest: Duration::from_secs(baseline.counted_at),
+        };
         self.changed = Some((sizes(&baseline), baseline.last_changed));
         let contents = contents(&baseline, mode);
         let unfit = self.profile.add(&contents);
@@ -183,7 +193,32 @@ impl TrackedProgram {
         self.normal_at = Some((freeze_count, normal_at));
         if now > normal_at && mode != Mode::Learn {
             self.profile.normalize();
+            self.counted = CountedAnomalies::default();
         }
+    }
+
+    /// Counts an event of the program towards the anomaly limit. Returns whether its baseline
+    /// returned to training because of it.
+    pub fn count_anomaly(
+        &mut self,
+        event: &wire::guard_event,
+        limit: &AnomalyLimit,
+        tolerize_limit: u16,
+        now: u64,
+    ) -> bool {
+        if !could_go_on(event) || self.profile.state() != wire::GUARD_NORMAL {
+            return false;
+        }
+        // The gate has wiped the training data, so there is nothing to return to.
+        if u16::from(event.lfc) > tolerize_limit {
+            self.counted = CountedAnomalies::default();
+            return false;
+        }
+        let retrains = limit.count(&mut self.counted, Duration::from_secs(now));
+        if retrains {
+            self.profile.tolerize();
+        }
+        retrains
     }
 
     /// The name of the call with this symbol.
@@ -239,6 +274,8 @@ impl TrackedProgram {
             trained: contents.trained,
             changed_at: contents.changed_at,
             anomalies: contents.anomalies,
+            counted_anomalies: self.counted.count,
+            counted_at: self.counted.latest.as_secs(),
             seen_calls: contents.made - self.stored_calls
                 + before.map_or(0, |stored| stored.seen_calls),
             first_seen: self.first_seen,
@@ -250,6 +287,13 @@ impl TrackedProgram {
             *self.changed.insert(changed.unwrap_or((sizes(&baseline), now)));
         Some(baseline)
     }
+}
+
+/// Whether an anomaly of the program itself ended or stopped nothing for good. What an operator
+/// has chosen to end must not become normal by being tried often.
+fn could_go_on(event: &wire::guard_event) -> bool {
+    u32::from(event.mismatches) & !wire::GUARD_DENOUNCED != 0
+        && matches!(u32::from(event.action), wire::GUARD_OBSERVE | wire::GUARD_DELAY)
 }
 
 fn sizes(baseline: &Baseline) -> (usize, usize) {
@@ -354,6 +398,27 @@ mod tests {
             assert_eq!(slot(&name(call)), Some(call), "{}", name(call));
         }
         assert_eq!(slot("no such call"), None);
+    }
+
+    #[test]
+    fn only_anomalies_of_processes_that_could_go_on_count() {
+        let event = |mismatches, action: u32| wire::guard_event {
+            mismatches,
+            action: action as u8,
+            ..wire::guard_event::default()
+        };
+        for (action, counts) in [
+            (wire::GUARD_OBSERVE, true),
+            (wire::GUARD_DELAY, true),
+            (wire::GUARD_DENY, false),
+            (wire::GUARD_STOP, false),
+            (wire::GUARD_KILL, false),
+        ] {
+            assert_eq!(could_go_on(&event(1, action)), counts, "{action}");
+        }
+        // A hold of a normal call, and a call that only a plugin denounced.
+        assert!(!could_go_on(&event(0, wire::GUARD_DELAY)));
+        assert!(!could_go_on(&event(wire::GUARD_DENOUNCED as u16, wire::GUARD_OBSERVE)));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::format::{number_of, shown_path};
+use crate::limited_input::LimitedInput;
 
 const SCHEMA: &str = "tollgate.pace.trace/1";
 /// The time between the last task of a trace and the first one of the next trace, in seconds. The
@@ -69,11 +70,13 @@ pub fn read(paths: &[impl AsRef<Path>]) -> Result<Trace> {
     for path in paths {
         let path = path.as_ref();
         let (name, input): (_, Box<dyn BufRead>) = match path.to_str() {
-            Some("-") => ("stdin".to_owned(), Box::new(io::stdin().lock())),
+            Some("-") => {
+                ("stdin".to_owned(), Box::new(BufReader::new(LimitedInput::new(io::stdin()))))
+            }
             _ => {
                 let name = shown_path(path);
                 let file = File::open(path).with_context(|| format!("cannot read {name}"))?;
-                (name, Box::new(BufReader::new(file)))
+                (name, Box::new(BufReader::new(LimitedInput::new(file))))
             }
         };
         let trace = parse(input, &name)?;

@@ -17,6 +17,13 @@ pub struct ServiceCommandLine {
     pub command: ServiceCommand,
 }
 
+impl ServiceCommandLine {
+    /// Whether the command itself lifts the limits of a killed daemon.
+    pub fn lifts_limits(&self) -> bool {
+        matches!(self.command, ServiceCommand::Watchdog)
+    }
+}
+
 #[derive(Subcommand)]
 pub enum ServiceCommand {
     Check(ServiceCheckArguments),

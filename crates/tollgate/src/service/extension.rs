@@ -456,7 +456,7 @@ impl TaskId {
                     "{number} is a thread of process {leader}: use --thread for a single thread"
                 )
             }
-            Some(_) if !process::is_alive(number) => {
+            Some(leader) if !process::is_alive(leader) => {
                 anyhow!("{number} has ended and is a zombie")
             }
             Some(_) if process::is_kernel_thread(number) => {

@@ -30,6 +30,7 @@ use arguments::ServiceCommand;
 pub use arguments::ServiceCommandLine;
 pub use arms::ARMS;
 pub use commands::{assign_self, own_service};
+pub use limits::lift_abandoned;
 pub use requests::REQUEST_KEY;
 pub use session::ServiceSetup;
 

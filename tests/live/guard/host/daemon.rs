@@ -17,7 +17,11 @@ use crate::harness::{Job, NOBODY, eventually};
 const STOPS: &str = "--guard=enforce --respond stop";
 
 /// Starts a daemon, and a program whose baseline it learns while the program works.
-fn learned(it: &Guarded, cgroup: &TestCgroup, options: &str) -> (GuardDaemon, CommandServer) {
+pub(super) fn learned(
+    it: &Guarded,
+    cgroup: &TestCgroup,
+    options: &str,
+) -> (GuardDaemon, CommandServer) {
     let daemon = GuardDaemon::start(it, cgroup, options);
     let mut server = joined(it, cgroup, &daemon);
     daemon.request("normalize guarded");

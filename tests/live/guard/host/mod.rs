@@ -1,5 +1,6 @@
 //! Tests of the guard that need strace, servers, shells or much time.
 
+mod anomaly_limit;
 mod daemon;
 mod escapes;
 mod evasion;

@@ -24,14 +24,15 @@ pub struct BaselineCounters {
     pub trained: u64,
     pub changed_at: u64,
     pub anomalies: u64,
+    pub counted_anomalies: u64,
     pub seen_calls: u64,
 }
 
 impl Baseline {
     /// The counters, to be compared with later ones.
     pub fn counts(&self) -> BaselineCounters {
-        let Self { trained, changed_at, anomalies, seen_calls, .. } = *self;
-        BaselineCounters { trained, changed_at, anomalies, seen_calls }
+        let Self { trained, changed_at, anomalies, counted_anomalies, seen_calls, .. } = *self;
+        BaselineCounters { trained, changed_at, anomalies, counted_anomalies, seen_calls }
     }
 
     /// Merges another baseline that shares a history with this one. `since` has the counters that
@@ -46,6 +47,8 @@ impl Baseline {
             |other: u64, own: u64, since: u64| other.saturating_add(own.saturating_sub(since));
         self.trained = sum(other.trained, own.trained, since.trained);
         self.anomalies = sum(other.anomalies, own.anomalies, since.anomalies);
+        self.counted_anomalies =
+            sum(other.counted_anomalies, own.counted_anomalies, since.counted_anomalies);
         self.seen_calls = sum(other.seen_calls, own.seen_calls, since.seen_calls);
         self.changed_at = if own.changed_at == since.changed_at {
             other.changed_at
@@ -80,12 +83,14 @@ impl Baseline {
             (&mut self.trained, other.trained),
             (&mut self.changed_at, other.changed_at),
             (&mut self.anomalies, other.anomalies),
+            (&mut self.counted_anomalies, other.counted_anomalies),
             (&mut self.seen_calls, other.seen_calls),
         ] {
             *sum = sum.saturating_add(more);
         }
         self.first_seen = self.first_seen.min(other.first_seen);
         self.last_changed = self.last_changed.max(other.last_changed);
+        self.counted_at = self.counted_at.max(other.counted_at);
         self.saved = self.saved.max(other.saved);
         Ok(gain)
     }

@@ -32,6 +32,10 @@ fn deserialize_paths<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeSet<Stri
     Ok(limited_paths(Vec::deserialize(from)?.into_iter()))
 }
 
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 /// The program, and optionally the scope, of a baseline.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct BaselineId {
@@ -64,6 +68,12 @@ pub struct Baseline {
     pub changed_at: u64,
     /// Anomalies since the baseline became normal.
     pub anomalies: u64,
+    /// How many of them count towards the anomaly limit, and the time of the latest of these.
+    /// Without any, they are not written, so that the checksums of earlier exports hold.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub counted_anomalies: u64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub counted_at: u64,
     /// All calls that the program has ever made.
     pub seen_calls: u64,
     /// In Unix seconds, like all times here.
@@ -167,15 +177,19 @@ impl Baseline {
             window.learned |= window.normal;
             window.normal = window.learned;
         }
-        self.anomalies = 0;
+        self.reset_anomalies();
         (self.trained, self.changed_at) = (0, 0);
         self.state = BaselineState::Normal;
     }
 
     /// Returns to training and wipes nothing (pH's stop_normal).
     pub fn tolerize(&mut self) {
-        self.anomalies = 0;
+        self.reset_anomalies();
         self.state = BaselineState::Training;
+    }
+
+    fn reset_anomalies(&mut self) {
+        (self.anomalies, self.counted_anomalies, self.counted_at) = (0, 0, 0);
     }
 
     /// Wipes the training data and keeps what is normal, as pH does above its tolerize limit.
@@ -187,7 +201,7 @@ impl Baseline {
             window.learned = false;
         }
         self.drop_unknown();
-        self.anomalies = 0;
+        self.reset_anomalies();
         (self.trained, self.changed_at) = (0, 0);
     }
 
@@ -232,6 +246,8 @@ pub(super) mod tests {
             trained: 500,
             changed_at: 100,
             anomalies: 3,
+            counted_anomalies: 2,
+            counted_at: 1_700_000_050,
             seen_calls: 12_345,
             first_seen: 1_700_000_000,
             last_changed: 1_700_000_100,
@@ -266,7 +282,13 @@ pub(super) mod tests {
     fn tolerize_continues_training() {
         let mut baseline = example();
         baseline.tolerize();
-        let unlike = Baseline { state: BaselineState::Training, anomalies: 0, ..example() };
+        let unlike = Baseline {
+            state: BaselineState::Training,
+            anomalies: 0,
+            counted_anomalies: 0,
+            counted_at: 0,
+            ..example()
+        };
         assert_eq!(baseline, unlike);
     }
 

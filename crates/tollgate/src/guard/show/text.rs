@@ -93,11 +93,13 @@ fn state(it: &Baseline, now: u64) -> String {
             )
         }
         BaselineState::Normal => format!(
-            "normal: {} since it became normal; more than {anomaly_limit} return it to training",
+            "normal: {} since it became normal, {} of them counted; more than {anomaly_limit} \
+            counted ones return it to training",
             match it.anomalies {
                 1 => "1 anomaly".into(),
                 n => format!("{} anomalies", count(n)),
-            }
+            },
+            it.counted_anomalies
         ),
     }
 }
@@ -159,7 +161,12 @@ mod tests {
 
     #[test]
     fn states_name_their_condition() {
-        let said = |state_of| state(&Baseline { state: state_of, anomalies: 1, ..example() }, NOW);
+        let said = |state_of| {
+            state(
+                &Baseline { state: state_of, anomalies: 1, counted_anomalies: 1, ..example() },
+                NOW,
+            )
+        };
         assert_eq!(
             said(BaselineState::Training),
             "training: freezes when the ratio exceeds 4, and becomes normal 7 days later"
@@ -174,7 +181,8 @@ mod tests {
         );
         assert_eq!(
             said(BaselineState::Normal),
-            "normal: 1 anomaly since it became normal; more than 30 return it to training"
+            "normal: 1 anomaly since it became normal, 1 of them counted; more than 30 counted \
+            ones return it to training"
         );
     }
 

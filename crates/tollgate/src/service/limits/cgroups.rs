@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail};
 use kernel::favordynmods::has_favordynmods;
 
 use super::hierarchy::{Controller, Hierarchy, ServiceCgroup, ThreadId};
-use super::saved_origin::FAVORDYNMODS_MARKER;
+use super::saved_origin::{FAVORDYNMODS_MARKER, KEEP_MARKER};
 use crate::cgroup_mounts::Mounts;
 use crate::format::shown_path;
 
@@ -46,12 +46,37 @@ fn take_lock() -> Result<File> {
     }
 }
 
+/// Whether there are service cgroups that are to end with their process.
+pub fn exist() -> bool {
+    let hierarchies = Hierarchy::all();
+    let is_kept = keep_marker(&hierarchies).is_some_and(|marker| marker.exists());
+    !is_kept
+        && (favordynmods_marker().is_some_and(|marker| marker.exists())
+            || hierarchies.iter().any(Hierarchy::has_service_cgroups))
+}
+
+fn keep_marker(hierarchies: &[Hierarchy]) -> Option<PathBuf> {
+    hierarchies.first().map(|hierarchy| hierarchy.root().join(KEEP_MARKER))
+}
+
+/// Notes whether the service cgroups are to stay when their process ends.
+pub fn set_kept(is_kept: bool) -> Result<()> {
+    let Some(marker) = keep_marker(&Hierarchy::all()) else { return Ok(()) };
+    let done = if is_kept { fs::create_dir(&marker) } else { fs::remove_dir(&marker) };
+    match done {
+        Ok(()) => Ok(()),
+        Err(_) if marker.exists() == is_kept => Ok(()),
+        Err(error) => Err(error).with_context(|| format!("cannot change {}", shown_path(&marker))),
+    }
+}
+
 /// Removes what a killed process has left. Returns `false` if another process has service cgroups
 /// now.
 pub fn remove_orphaned() -> Result<bool> {
     let lock = lock()?;
     if lock.is_some() {
         tear_down(&Hierarchy::all(), &[])?;
+        set_kept(false)?;
         restore_favordynmods();
     }
     Ok(lock.is_some())

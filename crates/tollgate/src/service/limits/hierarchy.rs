@@ -202,6 +202,11 @@ impl Hierarchy {
         &self.root
     }
 
+    /// Whether this or another process has made cgroups for services.
+    pub fn has_service_cgroups(&self) -> bool {
+        self.root.join(TOP).exists()
+    }
+
     /// Whether the hierarchy limits processor time. These limits also apply to threads that work on
     /// behalf of a service; all others apply to the service's own members only.
     pub fn has_cpu_controller(&self) -> bool {

@@ -1,6 +1,7 @@
 //! Active limits: those that cgroups enforce, and those that the kernel side enforces where sockets
 //! are created and used.
 
+mod abandoned;
 mod cgroups;
 mod fair_share;
 mod hierarchy;
@@ -24,6 +25,7 @@ use service::AtEnd;
 use super::registry::ServiceRegistry;
 use super::requests::{LimitReport, LimitRow};
 use crate::output::log_message;
+pub use abandoned::lift_abandoned;
 use cgroups::ServiceCgroups;
 use fair_share::{CpuShare, FairShare, ShareState};
 use hierarchy::{Controller, ServiceCgroup, ThreadId};
@@ -103,6 +105,9 @@ impl Limiter {
             services
                 .reset_cgroups(|service| kept.as_ref().is_ok_and(|kept| kept.contains(&service)));
             kept?;
+        }
+        if has_cgroups {
+            cgroups::set_kept(at_end == AtEnd::Keep)?;
         }
         self.at_end = at_end;
         self.own = own;

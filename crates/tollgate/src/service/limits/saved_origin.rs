@@ -6,6 +6,9 @@ pub const TOP: &str = "tollgate";
 /// A v2 cgroup beside `TOP`, without members. It exists as long as Tollgate has to restore the
 /// mount option.
 pub const FAVORDYNMODS_MARKER: &str = "tollgate%favordynmods";
+/// A cgroup beside `TOP`, without members. It exists as long as the service cgroups are to stay
+/// when their process ends.
+pub const KEEP_MARKER: &str = "tollgate%keep";
 /// NAME_MAX: include/uapi/linux/limits.h
 const MAX_NAME_LEN: usize = 255;
 
