@@ -14,6 +14,7 @@
 #include "gate/rows.bpf.h"
 #include "lens/account.bpf.h"
 #include "lens/cells.bpf.h"
+#include "lens/files.bpf.h"
 #include "lens/in_band.bpf.h"
 #include "lens/sites.bpf.h"
 #include "lens/slow.bpf.h"
@@ -43,6 +44,12 @@ static __always_inline u64 lens_runqueue_wait(struct thread_state *thread, u64 r
 	return waited < thread->lens.off_ns ? waited : thread->lens.off_ns;
 }
 
+/* Whether cheap calls of the thread may go untimed. */
+static __always_inline bool lens_is_sampled(struct thread_state *thread)
+{
+	return has(thread, LENS_SAMPLE) && !has(thread, LENS_FILES) && !in_band_is_on(thread);
+}
+
 static __always_inline void lens_sys_enter(struct crossing *at)
 {
 	struct thread_state *thread = at->thread;
@@ -50,7 +57,9 @@ static __always_inline void lens_sys_enter(struct crossing *at)
 
 	thread->lens.minor_faults = at->task->min_flt;
 	thread->lens.major_faults = at->task->maj_flt;
-	if (has(thread, LENS_SAMPLE) && !in_band_is_on(thread)) {
+	if (has(thread, LENS_FILES))
+		lens_files_enter(thread->slot, at->call);
+	if (lens_is_sampled(thread)) {
 		entry = cell_entry(thread->row, at->call);
 		if (entry && (*entry & CELL_CHEAP)) {
 			/* `off_ns`: it has waited for this call. */
@@ -126,8 +135,11 @@ static __always_inline void lens_reconcile_switch(struct thread_state *thread,
 	thread->lens.is_off_cpu = 0;
 }
 
-/* Adds the time of a call that ends. `weight`: the number of calls that it stands for. */
-static __always_inline void lens_add_time(struct crossing *at, struct cell *cell, u64 wall,
+/*
+ * Adds the time of a call that ends to its cell in a row. `weight`: the number of calls that it
+ * stands for.
+ */
+static __always_inline void lens_add_time(struct crossing *at, struct cell *cell, u32 row, u64 wall,
 					  u32 weight, bool is_rejected)
 {
 	struct thread_state *thread = at->thread;
@@ -147,6 +159,8 @@ static __always_inline void lens_add_time(struct crossing *at, struct cell *cell
 		if (thread->lens.has_site)
 			lens_record_site(thread, task->sched_info.run_delay);
 	}
+	if (has(thread, LENS_FILES) && !is_rejected)
+		lens_files_exit(thread->slot, row, at->result, wall, thread->lens.off_ns - runqueue);
 	if (has(thread, LENS_SLOW) && !at->is_outer)
 		lens_slow_exit(thread, at->result, at->now, runqueue);
 	if (in_band_is_on(thread))
@@ -189,9 +203,9 @@ static __always_inline void lens_sys_exit(struct crossing *at)
 		lens_add_wait(thread);
 	}
 	wall = now - thread->lens.entered_ns;
-	if (has(thread, LENS_SAMPLE) && entry && !in_band_is_on(thread))
+	if (entry && lens_is_sampled(thread))
 		weight = lens_update_sampling(thread, cell, entry, wall);
-	lens_add_time(at, cell, wall, weight, false);
+	lens_add_time(at, cell, row, wall, weight, false);
 	return;
 
 uncounted:
@@ -230,7 +244,7 @@ static __always_inline void lens_sys_exit_denied(struct crossing *at)
 	if (at->has_waited) {
 		lens_reconcile_switch(thread, task, this_cpu(), at->now);
 		lens_add_wait(thread);
-		lens_add_time(at, cell, at->now - thread->lens.entered_ns, 1, true);
+		lens_add_time(at, cell, thread->row, at->now - thread->lens.entered_ns, 1, true);
 	} else {
 		in_band_record(at, 0, 0, true);
 	}

@@ -10,6 +10,7 @@
 #ifndef TOLLGATE_WIRE_GATE_H
 #define TOLLGATE_WIRE_GATE_H
 
+#include "wire/files.h"
 #include "wire/guard.h"
 #include "wire/identity.h"
 #include "wire/lens.h"
@@ -64,9 +65,11 @@ enum gate_mask {
 	/* Processes of a session can have records of their calls in their own memory. */
 	LENS_IN_BAND = 1 << 14,
 	/* 1 << 15 is that of the example in docs/extending.md. */
+	/* Calls are also counted by file. */
+	LENS_FILES = 1 << 16,
 
 	/* No extension: a watch has attached the thread, and has not begun to count. */
-	AWAITS_BEGIN = 1 << 16,
+	AWAITS_BEGIN = 1 << 24,
 };
 
 /* The extensions of a mask. */

@@ -168,6 +168,8 @@ struct arg_kinds {
 	/* The first file descriptors and the first paths among the arguments; CALL_ARGS: none. */
 	__u8 fd[ARG_NAMES];
 	__u8 path[ARG_NAMES];
+	/* What the call does with the files of its descriptors: bits of enum file_use. */
+	__u32 file_use;
 };
 
 struct arg_string {
@@ -368,6 +370,7 @@ struct in_band_site_key {
 	X(REQUESTS, SHARED, "io_uring requests not counted (table full)")                          \
 	X(REQUEST_ENDS, SHARED, "io_uring requests without an observed end (queue full)")          \
 	X(SITES_FULL, SHARED, "blocking sites not recorded (table full)")                          \
+	X(FILES_FULL, SHARED, "calls not counted for their file (table full)")                     \
 	X(SLOW_CALLS, SESSION, "slow calls not reported (buffer full)")
 
 #endif

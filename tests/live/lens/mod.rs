@@ -5,6 +5,7 @@ mod attach;
 mod call_details;
 mod counts;
 mod diff;
+mod files;
 mod histogram;
 mod host;
 mod in_band;

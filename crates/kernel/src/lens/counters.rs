@@ -63,6 +63,7 @@ impl Collector {
         // Nothing counts in the rows below them either. Freeing these gives those other parents.
         let all = &gate.rows_below(&rows) | &rows;
         self.read_sites(gate, &all)?;
+        self.read_files(gate, &all)?;
         for row in &all {
             self.read_row(gate, *row)?;
             let entry = gate.rows.read(*row);
@@ -100,6 +101,7 @@ impl Collector {
         let rows = session_rows(gate, session);
         let mut all = self.finished.clone();
         self.read_sites(gate, &rows)?;
+        self.read_files(gate, &rows)?;
         for (row, stats) in &mut self.open {
             let entry = gate.rows.read(*row);
             stats.began_ns = entry.began_ns;
@@ -140,6 +142,13 @@ impl Collector {
                 stats.add_since(now, last);
             }
             *last = now;
+        }
+        Ok(())
+    }
+
+    fn read_files(&mut self, gate: &Gate, rows: &BTreeSet<u32>) -> Result<()> {
+        for (row, id, stats) in gate.files_of(rows)? {
+            self.open.entry(row).or_default().files.insert(id, stats);
         }
         Ok(())
     }

@@ -3,5 +3,6 @@
 mod account;
 pub mod call_stats;
 pub mod counters;
+pub mod files;
 pub mod in_band;
 pub mod interval;

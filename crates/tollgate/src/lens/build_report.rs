@@ -12,9 +12,10 @@ use stats::interval::normal_mean_interval;
 
 use super::account::account;
 use super::cell_values::{errors, quantile};
+use super::files::files;
 use super::order::Order;
 use super::report::{
-    BlockedIn, COMMON, Call, HistogramOctave, LensReport, RowReport, WallInterval,
+    BlockedIn, COMMON, Call, FileCalls, HistogramOctave, LensReport, RowReport, WallInterval,
 };
 use super::requests::requests;
 use crate::call_name::call_name;
@@ -30,6 +31,8 @@ pub struct ReportRows<'a> {
     pub order: Order,
     /// The names of the calls that have histograms.
     pub histograms: &'a [String],
+    /// Whether calls are also shown by file.
+    pub has_files: bool,
     /// The time in which calls counted.
     pub counted: Range<u64>,
     /// The names of threads that have not ended. A thread can change its name, so the gate knows
@@ -52,6 +55,7 @@ pub fn lens_report(
     LensReport {
         account: account(&total, &calls),
         io_uring: requests(&total, rows.order),
+        files: rows.files(&total),
         calls,
         groups,
         ..LensReport::default()
@@ -116,8 +120,13 @@ impl ReportRows<'_> {
             command: if command.is_empty() { COMMON.into() } else { command.into() },
             elapsed_ns: ended_ns - began_ns,
             io_uring: requests(row, self.order),
+            files: self.files(row),
             calls,
         }
+    }
+
+    fn files(&self, row: &RowStats) -> Vec<FileCalls> {
+        if self.has_files { files(row, self.order) } else { Vec::new() }
     }
 
     /// All calls of a row in the order; of equal ones, the longest first.
@@ -279,6 +288,7 @@ mod tests {
             per: wire::PER_ALL,
             order: Order::Wall,
             histograms,
+            has_files: false,
             counted: 0..0,
             names: &BTreeMap::new(),
         };

@@ -29,6 +29,9 @@ pub struct LensOptions {
     /// file
     #[arg(long, value_enum, value_name = "WHAT")]
     per: Option<Per>,
+    /// Also print a table of the calls, bytes and times of each file and socket (all calls are timed)
+    #[arg(long, value_enum, value_name = "WHAT", conflicts_with = "sample")]
+    by: Option<By>,
     /// List first the calls with the most of this: time (in all, on a processor or blocked), calls
     /// or errors
     #[arg(long, value_enum, value_name = "BY")]
@@ -53,6 +56,11 @@ enum Per {
     Command,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum By {
+    File,
+}
+
 impl LensOptions {
     /// The lens that these options describe.
     pub fn setup(&self) -> LensSetup {
@@ -72,6 +80,7 @@ impl LensOptions {
             || self.sample
             || self.slower_than.is_some()
             || self.per.is_some()
+            || self.by.is_some()
             || self.sort.is_some()
             || !self.histograms.is_empty()
     }
@@ -86,6 +95,9 @@ impl LensOptions {
         }
         if self.slower_than.is_some() {
             mask |= wire::LENS_SLOW;
+        }
+        if self.by == Some(By::File) {
+            mask |= wire::LENS_FILES;
         }
         mask
     }

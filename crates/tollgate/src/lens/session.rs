@@ -199,6 +199,7 @@ impl Extension for LensInSession {
             per: self.per,
             order: self.order,
             histograms: &self.histograms,
+            has_files: self.mask & wire::LENS_FILES != 0,
             counted: self.counted.clone(),
             names: &self.names,
         };
