@@ -21,9 +21,9 @@ pub struct FileId {
     /// Its number there.
     pub inode: u64,
     /// Distinguishes files that had the same number one after the other.
-    generation: u32,
+    pub generation: u32,
     /// The kind of an anonymous file.
-    operations: u64,
+    pub operations: u64,
 }
 
 /// The addresses of a socket.
