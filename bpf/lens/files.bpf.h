@@ -243,7 +243,7 @@ static __noinline u64 file_message_bytes(struct pt_regs *regs, u32 call, u64 mes
 	return sum.bytes;
 }
 
-/* Adds a call to those of the file. If the file has had other calls only, it is in the sums alone. */
+/* Adds a call to those of the file. If they are too many, it is in the sums alone. */
 static __always_inline void file_add_call(struct file_value *value, u32 call, u64 wall)
 {
 	u64 number = call + 1, known;

@@ -19,6 +19,7 @@
 #include "lens/sites.bpf.h"
 #include "lens/slow.bpf.h"
 #include "lens/state.bpf.h"
+#include "lens/trace.bpf.h"
 #include "lens/waits.bpf.h"
 
 /*
@@ -47,7 +48,8 @@ static __always_inline u64 lens_runqueue_wait(struct thread_state *thread, u64 r
 /* Whether cheap calls of the thread may go untimed. */
 static __always_inline bool lens_is_sampled(struct thread_state *thread)
 {
-	return has(thread, LENS_SAMPLE) && !has(thread, LENS_FILES) && !in_band_is_on(thread);
+	return has(thread, LENS_SAMPLE) && !has(thread, LENS_FILES | LENS_TRACE) &&
+	       !in_band_is_on(thread);
 }
 
 static __always_inline void lens_sys_enter(struct crossing *at)
@@ -131,6 +133,8 @@ static __always_inline void lens_reconcile_switch(struct thread_state *thread,
 		lens_life_of(thread)->off_ns += off;
 		if (in_band_is_on(thread) && thread->lens.is_asleep)
 			in_band_add_sleep(thread->slot, off);
+		if (has(thread, LENS_TRACE))
+			lens_trace_wait(thread->slot, switched_in, switched_in, 0);
 	}
 	thread->lens.is_off_cpu = 0;
 }
@@ -160,7 +164,10 @@ static __always_inline void lens_add_time(struct crossing *at, struct cell *cell
 			lens_record_site(thread, task->sched_info.run_delay);
 	}
 	if (has(thread, LENS_FILES) && !is_rejected)
-		lens_files_exit(thread->slot, row, at->result, wall, thread->lens.off_ns - runqueue);
+		lens_files_exit(thread->slot, row, at->result, wall,
+				thread->lens.off_ns - runqueue);
+	if (has(thread, LENS_TRACE) && !at->is_outer)
+		lens_trace_call(thread->slot, at->result, at->now);
 	if (has(thread, LENS_SLOW) && !at->is_outer)
 		lens_slow_exit(thread, at->result, at->now, runqueue);
 	if (in_band_is_on(thread))
@@ -361,38 +368,23 @@ static __always_inline void lens_switch_out(struct switching *at)
 	thread->lens.is_off_cpu = 1;
 }
 
-/* The thread is switched in, still in its call: its stack and its time off the CPU are complete. */
-static __always_inline void lens_switch_in(struct switching *at)
+/*
+ * After a sleep in a call: takes the stack if it is time for one. Returns the blocking site; 0: no
+ * stack was taken.
+ */
+static __always_inline u64 lens_take_site(struct switching *at, u64 off)
 {
 	struct thread_state *thread = at->thread;
-	struct lens_cold *cold;
+	struct lens_cold *cold = lens_cold_of(thread);
 	struct stack *stack;
 	bool long_sleep;
-	u64 now, off;
 
-	if (!thread->lens.is_off_cpu) {
-		lens_return_outside(at);
-		return;
-	}
-	now = switch_ns(at);
-	off = now - thread->lens_switch.switched_out_ns;
-	thread->lens.is_off_cpu = 0;
-	thread->lens_switch.switched_in_ns = now;
-	thread->lens.off_ns += off;
-	lens_life_of(thread)->off_ns += off;
-	if (!thread->lens.is_asleep)
-		return;
-	if (in_band_is_on(thread))
-		in_band_add_sleep(thread->slot, off);
-	if (!has(thread, LENS_SITES | LENS_SLOW))
-		return;
-	cold = lens_cold_of(thread);
 	cold->unsampled_sleeps += 1;
 	cold->unsampled_sleep_ns += off;
 	cold->site_budget_ns -= off;
 	long_sleep = lens_slow_is_longest_sleep(thread, off);
 	if (cold->site_budget_ns > 0 && !long_sleep)
-		return;
+		return 0;
 	stack = lens_take_stack(at->task);
 	if (stack && long_sleep)
 		lens_slow_save_stack(thread, stack, off);
@@ -407,6 +399,36 @@ static __always_inline void lens_switch_in(struct switching *at)
 	 * step with the program.
 	 */
 	cold->site_budget_ns = SITE_BUDGET_NS / 2 + bpf_get_prandom_u32() % SITE_BUDGET_NS;
+	return cold->site;
+}
+
+/* The thread is switched in, still in its call: its stack and its time off the CPU are complete. */
+static __always_inline void lens_switch_in(struct switching *at)
+{
+	struct thread_state *thread = at->thread;
+	u64 now, off, site = 0;
+
+	if (!thread->lens.is_off_cpu) {
+		lens_return_outside(at);
+		return;
+	}
+	now = switch_ns(at);
+	off = now - thread->lens_switch.switched_out_ns;
+	thread->lens.is_off_cpu = 0;
+	thread->lens_switch.switched_in_ns = now;
+	thread->lens.off_ns += off;
+	lens_life_of(thread)->off_ns += off;
+	if (thread->lens.is_asleep) {
+		if (in_band_is_on(thread))
+			in_band_add_sleep(thread->slot, off);
+		if (has(thread, LENS_SITES | LENS_SLOW))
+			site = lens_take_site(at, off);
+	}
+	/* Since it was woken up, it has been in the queue of this processor. */
+	if (has(thread, LENS_TRACE))
+		lens_trace_wait(thread->slot,
+				at->task->sched_info.last_queued + at->cpu->clock_offset, now,
+				site);
 }
 
 #endif

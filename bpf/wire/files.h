@@ -5,7 +5,7 @@
 
 #include "wire/path.h"
 
-/* Files with counters at the same time, in all sessions together: some 30 MiB if there are so many. */
+/* Files with counters at the same time, in all sessions: some 30 MiB if there are so many. */
 #define FILES 32768
 /* The calls that are distinguished at a file. Few programs make more different ones on one file. */
 #define FILE_CALLS 8
@@ -64,7 +64,7 @@ struct file_call {
 	__u64 wall_ns;
 };
 
-/* The addresses of a socket. Numbers are in the order of this machine, addresses in the network's. */
+/* The addresses of a socket. Ports are in the order of this machine, addresses in the network's. */
 struct socket_name {
 	__u16 family;
 	__u16 type;

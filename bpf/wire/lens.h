@@ -371,6 +371,7 @@ struct in_band_site_key {
 	X(REQUEST_ENDS, SHARED, "io_uring requests without an observed end (queue full)")          \
 	X(SITES_FULL, SHARED, "blocking sites not recorded (table full)")                          \
 	X(FILES_FULL, SHARED, "calls not counted for their file (table full)")                     \
-	X(SLOW_CALLS, SESSION, "slow calls not reported (buffer full)")
+	X(SLOW_CALLS, SESSION, "slow calls not reported (buffer full)")                            \
+	X(TRACE, SESSION, "calls and waits not in the trace (buffer full)")
 
 #endif

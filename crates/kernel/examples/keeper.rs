@@ -19,6 +19,7 @@ const EVERYTHING: u32 = wire::LENS
     | wire::LENS_SAMPLE
     | wire::LENS_IN_BAND
     | wire::LENS_FILES
+    | wire::LENS_TRACE
     | wire::GUARD
     | wire::GUARD_SCOPED
     | wire::SERVICE

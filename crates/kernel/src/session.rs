@@ -187,7 +187,7 @@ impl Gate {
             ..Default::default()
         };
         self.rows.write(base_row, live);
-        let ring = new_ring()?;
+        let ring = new_ring(wire::RING_BYTES)?;
         let ring_fd = ring.as_fd().as_raw_fd();
         self.maps
             .get("records")

@@ -15,3 +15,4 @@ mod rows;
 mod shared;
 mod subject;
 mod top;
+mod trace;

@@ -186,8 +186,8 @@ impl LoadedGate {
         Ok(ids)
     }
 
-    /// Stores which arguments of calls are descriptors and paths, and what calls do with files. One system call does this for all
-    /// calls.
+    /// Stores which arguments of calls are descriptors and paths, and what calls do with files. One
+    /// system call does this for all calls.
     fn load_argument_kinds(&self) -> Result<()> {
         let (mut keys, mut values, mut count) = (Vec::new(), Vec::new(), 0);
         for abi in calls::Abi::ALL {
@@ -308,18 +308,11 @@ impl Iterators {
 }
 
 /// Makes a ring buffer for a session's records.
-pub fn new_ring() -> Result<MapHandle> {
+pub fn new_ring(bytes: u32) -> Result<MapHandle> {
     let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
         sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
         ..Default::default()
     };
-    MapHandle::create(
-        libbpf_rs::MapType::RingBuf,
-        Some("tollgate_ring"),
-        0,
-        0,
-        wire::RING_BYTES,
-        &options,
-    )
-    .doing("making a ring buffer")
+    MapHandle::create(libbpf_rs::MapType::RingBuf, Some("tollgate_ring"), 0, 0, bytes, &options)
+        .doing("making a ring buffer")
 }

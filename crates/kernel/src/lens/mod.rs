@@ -6,3 +6,4 @@ pub mod counters;
 pub mod files;
 pub mod in_band;
 pub mod interval;
+pub mod trace;

@@ -22,6 +22,7 @@ mod session;
 mod single_calls_text;
 mod slow_calls;
 mod top;
+mod trace;
 mod user_symbols;
 
 use std::process::ExitCode;
