@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::call_table::shown_name;
 use super::report::{CallOnFile, FileCalls};
-use crate::format::{bytes, count, duration, printable};
+use crate::format::{bytes, count, duration, number_of, printable};
 use crate::report::{TextOptions, more_rows};
 
 /// Calls with less than this share of a file's time are only in the JSON.
@@ -50,10 +50,10 @@ pub fn file_table(out: &mut String, files: &[FileCalls], layout: &TextOptions) {
 fn headline(files: &[FileCalls]) -> String {
     let sum = |part: fn(&FileCalls) -> u64| files.iter().map(part).sum::<u64>();
     format!(
-        "{} calls on {} files took {}, read {} and wrote {}",
-        count(sum(|file| file.calls - file.shared_calls)),
-        count(sum(|file| file.files)),
-        duration(sum(|file| file.wall_ns - file.shared_wall_ns)),
+        "{} calls on {} took {}, read {} and wrote {}",
+        count(sum(|file| file.calls.saturating_sub(file.shared_calls))),
+        number_of(sum(|file| file.files) as usize, "file"),
+        duration(sum(|file| file.wall_ns.saturating_sub(file.shared_wall_ns))),
         bytes(sum(|file| file.read_bytes)),
         bytes(sum(|file| file.written_bytes)),
     )
@@ -91,9 +91,9 @@ fn calls(file: &FileCalls) -> String {
         .filter(|call| call.wall_ns as f64 >= least)
         .map(one)
         .collect();
-    let others =
-        file.calls - file.by_call.iter().take(shown.len()).map(|call| call.count).sum::<u64>();
-    match others {
+    let of_shown: u64 = file.by_call.iter().take(shown.len()).map(|call| call.count).sum();
+    // A call that has just ended may not be in all sums yet.
+    match file.calls.saturating_sub(of_shown) {
         0 => shown.join(", "),
         others => format!("{}, others {}", shown.join(", "), count(others)),
     }
@@ -137,7 +137,7 @@ mod tests {
         let expected = "
 2,054 calls on 4 files took 1.82 s, read 512 MiB and wrote 100 B
 calls errors    wall blocked    read written  file
-1,026      1  912 ms  900 ms 256 MiB          /data/cold\\u{1b}
+1,026      1  912 ms  900 ms 256 MiB          /data/cold\\x1b
     read 1,024 (911 ms), others 2
     3        5.00 us                   100 B  unix /s (2 of them)
     splice 3 (5.00 us)

@@ -62,7 +62,7 @@ fn file(name: String, id: &FileId, files: u64, stats: &FileStats) -> FileCalls {
 fn key(order: Order, file: &FileCalls) -> u64 {
     match order {
         Order::Wall => file.wall_ns,
-        Order::Cpu => file.wall_ns - file.blocked_ns.min(file.wall_ns),
+        Order::Cpu => file.wall_ns.saturating_sub(file.blocked_ns),
         Order::Blocked => file.blocked_ns,
         Order::Count => file.calls,
         Order::Errors => file.errors,

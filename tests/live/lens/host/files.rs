@@ -19,7 +19,7 @@ fn strace(command: &[OsString]) -> Counts {
     let mut job = Job::of(words("strace -f -y -o"));
     let file = job.path("trace");
     job.command.arg(&file).args(command);
-    job.finish().success();
+    let _folder = job.finish().success();
     let text = fs::read(&file).expect("strace has written it");
     let (mut counts, mut bytes) = Counts::default();
     for line in String::from_utf8_lossy(&text).lines() {

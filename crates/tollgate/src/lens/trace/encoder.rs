@@ -147,6 +147,11 @@ impl Encoder {
         self.event(OWN_TRACK, at_ns, event);
     }
 
+    /// The number of packets that [`Self::take`] will return.
+    pub fn packets(&self) -> usize {
+        self.packets.len()
+    }
+
     /// The bytes of what was added since the call before. All of them together are the trace.
     pub fn take(&mut self) -> Vec<u8> {
         Trace { packet: std::mem::take(&mut self.packets) }.encode_to_vec()

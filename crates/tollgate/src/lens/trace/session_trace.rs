@@ -24,6 +24,9 @@ use crate::result_file::ResultFile;
 /// How often the records are read. There is room for 6 million calls in a second.
 pub const READ_INTERVAL: Duration = Duration::from_millis(20);
 
+/// How many packets are encoded at once.
+const BATCH: usize = 1000;
+
 /// What the options ask for.
 #[derive(Debug, Clone)]
 pub struct TraceOptions {
@@ -42,7 +45,9 @@ pub struct SessionTrace {
     /// What was encoded so far. The file is written at the end.
     written: File,
     size: u64,
+    /// The calls of the file, and those that are not written yet.
     calls: u64,
+    unwritten: u64,
     lost: u64,
     /// When the session began to count.
     began_ns: u64,
@@ -76,6 +81,7 @@ impl SessionTrace {
             written: tempfile::tempfile().context("cannot make a temporary file for the trace")?,
             size: 0,
             calls: 0,
+            unwritten: 0,
             lost: 0,
             began_ns,
             is_limited: false,
@@ -96,6 +102,9 @@ impl SessionTrace {
         }
         for record in self.reader.read()? {
             self.add(&record);
+            if self.encoder.packets() >= BATCH {
+                self.write(gate, session)?;
+            }
         }
         let lost = lost(gate, session)?;
         if lost > self.lost {
@@ -103,13 +112,7 @@ impl SessionTrace {
             self.encoder.mark(now_ns(), &format!("{missing} calls and waits are missing"));
             self.lost = lost;
         }
-        self.write()?;
-        if self.size >= self.options.bytes && !self.is_full {
-            self.is_full = true;
-            gate.trace_until(session, 0);
-            self.encoder.mark(now_ns(), "the trace has reached its size");
-        }
-        Ok(())
+        self.write(gate, session)
     }
 
     fn until_ns(&self) -> u64 {
@@ -127,7 +130,7 @@ impl SessionTrace {
             }
             TraceRecord::Call(call) => {
                 let (abi, name) = call_name(call.call);
-                self.calls += 1;
+                self.unwritten += 1;
                 self.encoder.add_call(&TracedCall {
                     tid: call.pid,
                     pid: call.tgid,
@@ -141,10 +144,20 @@ impl SessionTrace {
         }
     }
 
-    fn write(&mut self) -> Result<()> {
-        let bytes = self.encoder.take();
-        self.size += bytes.len() as u64;
-        self.written.write_all(&bytes).context("cannot write the trace to a temporary file")
+    /// Writes what was encoded. What would make the file too large is left out, and the trace ends.
+    fn write(&mut self, gate: &Gate, session: u32) -> Result<()> {
+        let mut encoded = self.encoder.take();
+        let unwritten = std::mem::take(&mut self.unwritten);
+        if !self.is_full && self.size + encoded.len() as u64 > self.options.bytes {
+            self.is_full = true;
+            gate.trace_until(session, 0);
+            self.encoder.mark(now_ns(), "the trace has reached its size");
+            encoded = self.encoder.take();
+        } else {
+            self.calls += unwritten;
+        }
+        self.size += encoded.len() as u64;
+        self.written.write_all(&encoded).context("cannot write the trace to a temporary file")
     }
 
     /// Adds the calls in progress, and writes the file. `ended_ns`: the session counts no more.
@@ -163,7 +176,7 @@ impl SessionTrace {
         } else if !self.is_full {
             live.iter().for_each(|thread| self.add_unfinished(thread));
         }
-        self.write()?;
+        self.write(gate, session)?;
         self.written.rewind().context("cannot read the temporary file of the trace")?;
         let path = shown_path(&self.options.path);
         let copied = self.file.replace(|to| io::copy(&mut self.written, to).map(drop));
