@@ -66,7 +66,7 @@ fn use_regular(folder: &Path) -> Outcome {
     let mut closed = io(OpenOptions::new().append(true).open(folder.join("data")))?;
     match closed.read(&mut block) {
         Err(_) => Ok(()),
-        Ok(_) => Err(failed("a file that is open for writing alone was read")),
+        Ok(bytes) => Err(failed(format!("{bytes} bytes of a file for writing alone were read"))),
     }
 }
 
