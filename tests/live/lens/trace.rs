@@ -12,7 +12,7 @@ use crate::harness::{Job, Report, workload};
 
 /// What is read of a trace: protos/perfetto/trace/ in <https://github.com/google/perfetto>.
 #[derive(Clone, PartialEq, Message)]
-struct Trace {
+struct TraceFile {
     #[prost(message, repeated, tag = "1")]
     packet: Vec<Packet>,
 }
@@ -24,7 +24,7 @@ struct Packet {
     #[prost(message, optional, tag = "11")]
     event: Option<Event>,
     #[prost(message, optional, tag = "12")]
-    names: Option<Names>,
+    names: Option<NameList>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -38,7 +38,7 @@ struct Event {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Names {
+struct NameList {
     #[prost(message, repeated, tag = "2")]
     names: Vec<Name>,
 }
@@ -56,7 +56,7 @@ const SLICE_END: i32 = 2;
 
 /// The calls of a name.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
-struct Sums {
+struct CallSums {
     count: u64,
     wall_ns: u64,
     /// Of `wall_ns`: what the slices within the calls have.
@@ -65,11 +65,11 @@ struct Sums {
 
 /// What the slices of a trace add up to, by the names of calls, and the marks. Slices that do not
 /// nest fail.
-fn read(path: &Path) -> (BTreeMap<String, Sums>, Vec<String>) {
+fn read(path: &Path) -> (BTreeMap<String, CallSums>, Vec<String>) {
     let bytes = fs::read(path).expect("the trace");
-    let trace = Trace::decode(&*bytes).expect("a trace");
+    let trace = TraceFile::decode(&*bytes).expect("a trace");
     let mut names = BTreeMap::new();
-    let (mut sums, mut marks) = (BTreeMap::<String, Sums>::new(), Vec::new());
+    let (mut sums, mut marks) = (BTreeMap::<String, CallSums>::new(), Vec::new());
     let mut open: BTreeMap<u64, Vec<(String, u64)>> = BTreeMap::new();
     let mut off_ns: BTreeMap<u64, u64> = BTreeMap::new();
     for packet in trace.packet {
@@ -100,7 +100,7 @@ fn read(path: &Path) -> (BTreeMap<String, Sums>, Vec<String>) {
 }
 
 /// The report and the trace of a workload.
-fn trace_of(options: &str, arguments: &str) -> (Report, BTreeMap<String, Sums>, Vec<String>) {
+fn trace_of(options: &str, arguments: &str) -> (Report, BTreeMap<String, CallSums>, Vec<String>) {
     let folder = folder();
     let path = folder.path().join("t.pftrace");
     let options = format!("--trace {} {options}", path.display());
@@ -110,8 +110,8 @@ fn trace_of(options: &str, arguments: &str) -> (Report, BTreeMap<String, Sums>, 
 }
 
 /// What the report says about the calls that have ended.
-fn expected(report: &Report) -> BTreeMap<String, Sums> {
-    let sums = |call: &Call| Sums {
+fn expected(report: &Report) -> BTreeMap<String, CallSums> {
+    let sums = |call: &Call| CallSums {
         count: call.count,
         wall_ns: call.wall_ns,
         off_ns: call.blocked_ns + call.runqueue_ns,

@@ -36,7 +36,7 @@ pub struct LensOptions {
     per: Option<Per>,
     /// Also print a table of the calls, bytes and times of each file and socket
     #[arg(long, value_enum, value_name = "WHAT", conflicts_with = "sample")]
-    by: Option<By>,
+    by: Option<Breakdown>,
     /// List first the calls with the most of this: time (in all, on a processor or blocked), calls
     /// or errors
     #[arg(long, value_enum, value_name = "BY")]
@@ -84,7 +84,7 @@ enum Per {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum By {
+enum Breakdown {
     File,
 }
 
@@ -129,7 +129,7 @@ impl LensOptions {
         if self.slower_than.is_some() {
             mask |= wire::LENS_SLOW;
         }
-        if self.by == Some(By::File) {
+        if self.by == Some(Breakdown::File) {
             mask |= wire::LENS_FILES;
         }
         mask

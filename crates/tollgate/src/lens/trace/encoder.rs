@@ -9,8 +9,8 @@ use prost::Message as _;
 use super::perfetto::{CLOCK_BOOTTIME, CLOCK_MONOTONIC, CLOCK_REALTIME};
 use super::perfetto::{
     Clock, ClockSnapshot, DebugAnnotation, EventName, INSTANT, InternedData, NEEDS_STATE,
-    ProcessDescriptor, SLICE_BEGIN, SLICE_END, STATE_CLEARED, ThreadDescriptor, Trace, TracePacket,
-    TracePacketDefaults, TrackDescriptor, TrackEvent,
+    PerfettoTrace, ProcessDescriptor, SLICE_BEGIN, SLICE_END, STATE_CLEARED, ThreadDescriptor,
+    TracePacket, TracePacketDefaults, TrackDescriptor, TrackEvent,
 };
 
 /// All packets are of one sequence.
@@ -40,7 +40,7 @@ pub struct TracedCall<'a> {
 
 /// The time of one moment by several clocks, in nanoseconds.
 #[derive(Debug, Clone, Copy)]
-pub struct ClockReading {
+pub struct ClockMoment {
     pub monotonic: u64,
     pub boot: u64,
     pub real: u64,
@@ -68,7 +68,7 @@ pub struct Encoder {
 
 impl Encoder {
     /// A trace that begins at this moment.
-    pub fn new(now: ClockReading) -> Self {
+    pub fn new(now: ClockMoment) -> Self {
         let mut encoder = Self {
             packets: Vec::new(),
             names: HashMap::new(),
@@ -154,7 +154,7 @@ impl Encoder {
 
     /// The bytes of what was added since the call before. All of them together are the trace.
     pub fn take(&mut self) -> Vec<u8> {
-        Trace { packet: std::mem::take(&mut self.packets) }.encode_to_vec()
+        PerfettoTrace { packet: std::mem::take(&mut self.packets) }.encode_to_vec()
     }
 
     fn describe(&mut self, track: TrackDescriptor) {
@@ -263,7 +263,7 @@ mod tests {
 
     /// The slices of a trace: depth, name, beginning and end. Fails if they do not nest.
     fn slices(bytes: &[u8]) -> Vec<(usize, String, u64, Option<u64>)> {
-        let trace = Trace::decode(bytes).expect("a trace");
+        let trace = PerfettoTrace::decode(bytes).expect("a trace");
         let mut names = HashMap::new();
         let (mut all, mut open): (Vec<_>, HashMap<u64, Vec<usize>>) = Default::default();
         for packet in trace.packet {
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn waits_are_within_their_calls() {
-        let mut encoder = Encoder::new(ClockReading { monotonic: 1, boot: 2, real: 3 });
+        let mut encoder = Encoder::new(ClockMoment { monotonic: 1, boot: 2, real: 3 });
         // The record of the call in which this wait was is lost.
         encoder.add_wait(&wait(10, 15, 20), None);
         encoder.add_wait(&wait(110, 150, 170), Some("pipe_read"));
@@ -325,12 +325,12 @@ mod tests {
 
     #[test]
     fn threads_and_processes_are_described_once() {
-        let mut encoder = Encoder::new(ClockReading { monotonic: 1, boot: 2, real: 3 });
+        let mut encoder = Encoder::new(ClockMoment { monotonic: 1, boot: 2, real: 3 });
         for at in [100, 200] {
             encoder.add_call(&call(8, "read", at, at + 10));
         }
         encoder.add_call(&TracedCall { command: "other", ..call(8, "read", 300, 310) });
-        let trace = Trace::decode(&*encoder.take()).expect("a trace");
+        let trace = PerfettoTrace::decode(&*encoder.take()).expect("a trace");
         let tracks: Vec<_> =
             trace.packet.iter().filter_map(|packet| packet.track_descriptor.clone()).collect();
         let threads: Vec<_> = tracks.iter().filter_map(|track| track.thread.as_ref()).collect();

@@ -20,7 +20,7 @@ pub const CLOCK_MONOTONIC: u32 = 3;
 pub const CLOCK_BOOTTIME: u32 = 6;
 
 #[derive(Clone, PartialEq, Message)]
-pub struct Trace {
+pub struct PerfettoTrace {
     #[prost(message, repeated, tag = "1")]
     pub packet: Vec<TracePacket>,
 }

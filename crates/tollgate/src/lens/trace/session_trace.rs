@@ -14,7 +14,7 @@ use kernel::session::LiveThread;
 use kernel::symbols::KernelSymbols;
 use kernel::wire;
 
-use super::encoder::{ClockReading, Encoder, TracedCall};
+use super::encoder::{ClockMoment, Encoder, TracedCall};
 use crate::call_name::call_name;
 use crate::format::{bytes, count, duration, shown_path};
 use crate::lens::call_table::shown_name;
@@ -72,7 +72,7 @@ impl SessionTrace {
         let began_ns = now_ns();
         let real = wall_clock(began_ns).duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let clocks =
-            ClockReading { monotonic: began_ns, boot: boot_ns(), real: real.as_nanos() as u64 };
+            ClockMoment { monotonic: began_ns, boot: boot_ns(), real: real.as_nanos() as u64 };
         Ok(Self {
             options,
             file,
