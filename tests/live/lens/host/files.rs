@@ -12,7 +12,7 @@ use crate::harness::{Job, words};
 /// bytes of each path.
 type Counts = (BTreeMap<(String, String), u64>, BTreeMap<String, u64>);
 
-const CALLS: [&str; 3] = ["read", "write", "getdents64"];
+const CALLS: [&str; 4] = ["read", "pread64", "write", "getdents64"];
 
 /// Parses lines such as `12 read(3</etc/hosts>, …) = 120`.
 fn strace(command: &[OsString]) -> Counts {
