@@ -58,6 +58,27 @@ static __always_inline u32 precall_of(u32 call)
 	return call_flags(call) & PRECALL_BITS;
 }
 
+/* An argument of a call, whose registers are saved there. */
+static __always_inline u64 call_argument(const struct pt_regs *regs, u32 call, u32 argument)
+{
+	bool is_i386 = call / CALLS_PER_ABI == ABI_I386;
+
+	switch (argument) {
+	case 0:
+		return is_i386 ? (u32)regs->bx : regs->di;
+	case 1:
+		return is_i386 ? (u32)regs->cx : regs->si;
+	case 2:
+		return is_i386 ? (u32)regs->dx : regs->dx;
+	case 3:
+		return is_i386 ? (u32)regs->si : regs->r10;
+	case 4:
+		return is_i386 ? (u32)regs->di : regs->r8;
+	default:
+		return is_i386 ? (u32)regs->bp : regs->r9;
+	}
+}
+
 /* The descriptor by which the call sends, if it sends. */
 static __always_inline u32 descriptor_of(u32 call, u32 flags, const struct pt_regs *regs)
 {

@@ -14,11 +14,13 @@
 #include "gate/rows.bpf.h"
 #include "lens/account.bpf.h"
 #include "lens/cells.bpf.h"
+#include "lens/files.bpf.h"
 #include "lens/flame.bpf.h"
 #include "lens/in_band.bpf.h"
 #include "lens/sites.bpf.h"
 #include "lens/slow.bpf.h"
 #include "lens/state.bpf.h"
+#include "lens/trace.bpf.h"
 #include "lens/waits.bpf.h"
 
 /*
@@ -44,6 +46,13 @@ static __always_inline u64 lens_runqueue_wait(struct thread_state *thread, u64 r
 	return waited < thread->lens.off_ns ? waited : thread->lens.off_ns;
 }
 
+/* Whether cheap calls of the thread may go untimed. */
+static __always_inline bool lens_is_sampled(struct thread_state *thread)
+{
+	return has(thread, LENS_SAMPLE) && !has(thread, LENS_FILES | LENS_TRACE) &&
+	       !in_band_is_on(thread);
+}
+
 static __always_inline void lens_sys_enter(struct crossing *at)
 {
 	struct thread_state *thread = at->thread;
@@ -51,7 +60,9 @@ static __always_inline void lens_sys_enter(struct crossing *at)
 
 	thread->lens.minor_faults = at->task->min_flt;
 	thread->lens.major_faults = at->task->maj_flt;
-	if (has(thread, LENS_SAMPLE) && !in_band_is_on(thread)) {
+	if (has(thread, LENS_FILES))
+		lens_files_enter(thread->slot, at->call);
+	if (lens_is_sampled(thread)) {
 		entry = cell_entry(thread->row, at->call);
 		if (entry && (*entry & CELL_CHEAP)) {
 			/* `off_ns`: it has waited for this call. */
@@ -123,12 +134,17 @@ static __always_inline void lens_reconcile_switch(struct thread_state *thread,
 		lens_life_of(thread)->off_ns += off;
 		if (in_band_is_on(thread) && thread->lens.is_asleep)
 			in_band_add_sleep(thread->slot, off);
+		if (has(thread, LENS_TRACE))
+			lens_trace_wait(thread->slot, switched_in, switched_in, 0);
 	}
 	thread->lens.is_off_cpu = 0;
 }
 
-/* Adds the time of a call that ends. `weight`: the number of calls that it stands for. */
-static __always_inline void lens_add_time(struct crossing *at, struct cell *cell, u64 wall,
+/*
+ * Adds the time of a call that ends to its cell in a row. `weight`: the number of calls that it
+ * stands for.
+ */
+static __always_inline void lens_add_time(struct crossing *at, struct cell *cell, u32 row, u64 wall,
 					  u32 weight, bool is_rejected)
 {
 	struct thread_state *thread = at->thread;
@@ -150,6 +166,11 @@ static __always_inline void lens_add_time(struct crossing *at, struct cell *cell
 	}
 	if (unlikely(has(thread, LENS_FLAME) && thread->lens.off_ns) && !at->is_outer)
 		lens_flame_report(thread, at->result);
+	if (has(thread, LENS_FILES) && !is_rejected)
+		lens_files_exit(thread->slot, row, at->result, wall,
+				thread->lens.off_ns - runqueue);
+	if (has(thread, LENS_TRACE) && !at->is_outer)
+		lens_trace_call(thread->slot, at->result, at->now);
 	if (has(thread, LENS_SLOW) && !at->is_outer)
 		lens_slow_exit(thread, at->result, at->now, runqueue);
 	if (in_band_is_on(thread))
@@ -192,9 +213,9 @@ static __always_inline void lens_sys_exit(struct crossing *at)
 		lens_add_wait(thread);
 	}
 	wall = now - thread->lens.entered_ns;
-	if (has(thread, LENS_SAMPLE) && entry && !in_band_is_on(thread))
+	if (entry && lens_is_sampled(thread))
 		weight = lens_update_sampling(thread, cell, entry, wall);
-	lens_add_time(at, cell, wall, weight, false);
+	lens_add_time(at, cell, row, wall, weight, false);
 	return;
 
 uncounted:
@@ -233,7 +254,7 @@ static __always_inline void lens_sys_exit_denied(struct crossing *at)
 	if (at->has_waited) {
 		lens_reconcile_switch(thread, task, this_cpu(), at->now);
 		lens_add_wait(thread);
-		lens_add_time(at, cell, at->now - thread->lens.entered_ns, 1, true);
+		lens_add_time(at, cell, thread->row, at->now - thread->lens.entered_ns, 1, true);
 	} else {
 		in_band_record(at, 0, 0, true);
 	}
@@ -351,40 +372,23 @@ static __always_inline void lens_switch_out(struct switching *at)
 	thread->lens.is_off_cpu = 1;
 }
 
-/* The thread is switched in, still in its call: its stack and its time off the CPU are complete. */
-static __always_inline void lens_switch_in(struct switching *at)
+/*
+ * After a sleep in a call: takes the stack if it is time for one. Returns the blocking site; 0: no
+ * stack was taken.
+ */
+static __always_inline u64 lens_take_site(struct switching *at, u64 off)
 {
 	struct thread_state *thread = at->thread;
-	struct lens_cold *cold;
+	struct lens_cold *cold = lens_cold_of(thread);
 	struct stack *stack;
 	bool long_sleep;
-	u64 now, off;
 
-	if (!thread->lens.is_off_cpu) {
-		lens_return_outside(at);
-		return;
-	}
-	now = switch_ns(at);
-	off = now - thread->lens_switch.switched_out_ns;
-	thread->lens.is_off_cpu = 0;
-	thread->lens_switch.switched_in_ns = now;
-	if (has(thread, LENS_FLAME))
-		lens_flame_interval(at, off);
-	thread->lens.off_ns += off;
-	lens_life_of(thread)->off_ns += off;
-	if (!thread->lens.is_asleep)
-		return;
-	if (in_band_is_on(thread))
-		in_band_add_sleep(thread->slot, off);
-	if (!has(thread, LENS_SITES | LENS_SLOW))
-		return;
-	cold = lens_cold_of(thread);
 	cold->unsampled_sleeps += 1;
 	cold->unsampled_sleep_ns += off;
 	cold->site_budget_ns -= off;
 	long_sleep = lens_slow_is_longest_sleep(thread, off);
 	if (cold->site_budget_ns > 0 && !long_sleep)
-		return;
+		return 0;
 	stack = lens_take_stack(at->task);
 	if (stack && long_sleep)
 		lens_slow_save_stack(thread, stack, off);
@@ -399,6 +403,38 @@ static __always_inline void lens_switch_in(struct switching *at)
 	 * step with the program.
 	 */
 	cold->site_budget_ns = SITE_BUDGET_NS / 2 + bpf_get_prandom_u32() % SITE_BUDGET_NS;
+	return cold->site;
+}
+
+/* The thread is switched in, still in its call: its stack and its time off the CPU are complete. */
+static __always_inline void lens_switch_in(struct switching *at)
+{
+	struct thread_state *thread = at->thread;
+	u64 now, off, site = 0;
+
+	if (!thread->lens.is_off_cpu) {
+		lens_return_outside(at);
+		return;
+	}
+	now = switch_ns(at);
+	off = now - thread->lens_switch.switched_out_ns;
+	thread->lens.is_off_cpu = 0;
+	thread->lens_switch.switched_in_ns = now;
+	if (has(thread, LENS_FLAME))
+		lens_flame_interval(at, off);
+	thread->lens.off_ns += off;
+	lens_life_of(thread)->off_ns += off;
+	if (thread->lens.is_asleep) {
+		if (in_band_is_on(thread))
+			in_band_add_sleep(thread->slot, off);
+		if (has(thread, LENS_SITES | LENS_SLOW))
+			site = lens_take_site(at, off);
+	}
+	/* Since it was woken up, it has been in the queue of this processor. */
+	if (has(thread, LENS_TRACE))
+		lens_trace_wait(thread->slot,
+				at->task->sched_info.last_queued + at->cpu->clock_offset, now,
+				site);
 }
 
 #endif

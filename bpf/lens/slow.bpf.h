@@ -16,7 +16,6 @@
  */
 #define LONG_SLEEP_SHARE 8
 
-ARRAY_MAP(lens_arg_kinds, CALL_INDICES, struct arg_kinds, 0);
 /* The stack of the longest sleep of a call in progress, by task. */
 HASH_MAP(lens_sleep_stacks, THREADS, u64, struct stack);
 
@@ -53,21 +52,9 @@ static __always_inline void lens_slow_args(struct slow_call *slow, struct task_s
 {
 	struct pt_regs *regs = (void *)bpf_task_pt_regs(task);
 
-	if (slow->call / CALLS_PER_ABI == ABI_I386) {
-		slow->args[0] = (u32)regs->bx;
-		slow->args[1] = (u32)regs->cx;
-		slow->args[2] = (u32)regs->dx;
-		slow->args[3] = (u32)regs->si;
-		slow->args[4] = (u32)regs->di;
-		slow->args[5] = (u32)regs->bp;
-		return;
-	}
-	slow->args[0] = regs->di;
-	slow->args[1] = regs->si;
-	slow->args[2] = regs->dx;
-	slow->args[3] = regs->r10;
-	slow->args[4] = regs->r8;
-	slow->args[5] = regs->r9;
+#pragma unroll
+	for (u32 i = 0; i < CALL_ARGS; i++)
+		slow->args[i] = call_argument(regs, slow->call, i);
 }
 
 /* Resolves the arguments: descriptors to files, pointers to the texts of paths. */

@@ -15,6 +15,8 @@
 
 struct lens_cold lens_threads[THREADS] SEC(".bss.lens");
 
+ARRAY_MAP(lens_arg_kinds, CALL_INDICES, struct arg_kinds, 0);
+
 _Static_assert(sizeof(struct lens_cold) == CACHE_LINE, "an entry shares cache lines");
 
 static __always_inline struct lens_cold *lens_cold_of(struct thread_state *thread)

@@ -165,6 +165,8 @@ struct inode {
 	unsigned short i_mode;
 	kuid_t i_uid;
 	u32 i_rdev;
+	u32 i_generation;
+	unsigned int i_nlink;
 	unsigned long i_ino;
 	struct super_block *i_sb;
 	long long i_size;
@@ -201,10 +203,13 @@ struct fs_struct {
 	struct path pwd;
 };
 
+struct file_operations;
+
 struct file {
 	unsigned int f_mode;
 	struct path f_path;
 	struct inode *f_inode;
+	const struct file_operations *f_op;
 };
 
 struct fdtable {

@@ -10,12 +10,14 @@
 #ifndef TOLLGATE_WIRE_GATE_H
 #define TOLLGATE_WIRE_GATE_H
 
+#include "wire/files.h"
 #include "wire/guard.h"
 #include "wire/identity.h"
 #include "wire/lens.h"
 #include "wire/losses.h"
 #include "wire/programs.h"
 #include "wire/tables.h"
+#include "wire/trace.h"
 
 /* Identifies a map called .bss.tollgate as the gate's ("TOLLGATE"). */
 #define GATE_MAGIC 0x544f4c4c47415445ULL
@@ -23,7 +25,7 @@
 /* The maximum number of programs for pre-call holds: crates/kernel/src/precall.rs. */
 #define GUARD_HOOKS 23
 /* The maximum number of shared maps: crates/kernel/src/gate/maps.rs. */
-#define GATE_MAPS 76
+#define GATE_MAPS 84
 /*
  * The maximum number of links. It includes one unused entry if the number of links and maps would
  * be even otherwise, because `struct gate_header` must not end in padding. This is not a macro,
@@ -64,14 +66,17 @@ enum gate_mask {
 	/* Processes of a session can have records of their calls in their own memory. */
 	LENS_IN_BAND = 1 << 14,
 	/* 1 << 15 is that of the example in docs/extending.md. */
-
+	/* Calls are also counted by file. */
+	LENS_FILES = 1 << 16,
+	/* Calls and waits are recorded one by one. */
+	LENS_TRACE = 1 << 17,
 	/* The stacks of blocked intervals are sampled for a flame graph. */
-	LENS_FLAME = 1 << 16,
+	LENS_FLAME = 1 << 18,
 	/* The stacks of processor time in calls are sampled for a flame graph. */
-	LENS_FLAME_CPU = 1 << 17,
+	LENS_FLAME_CPU = 1 << 19,
 
 	/* No extension: a watch has attached the thread, and has not begun to count. */
-	AWAITS_BEGIN = 1 << 20,
+	AWAITS_BEGIN = 1 << 24,
 };
 
 /* The extensions of a mask. */
@@ -212,6 +217,8 @@ struct session {
 	__u32 per;
 	__u32 base_row;
 	__u64 slow_limit_ns;
+	/* With LENS_TRACE: what ends before this time is recorded. */
+	__u64 trace_until_ns;
 	/* Depth of the owner's PID namespace, whose process numbers are reported. */
 	__u32 pid_level;
 	/* The generation whose links the owner holds. */

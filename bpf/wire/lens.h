@@ -170,6 +170,8 @@ struct arg_kinds {
 	/* The first file descriptors and the first paths among the arguments; CALL_ARGS: none. */
 	__u8 fd[ARG_NAMES];
 	__u8 path[ARG_NAMES];
+	/* What the call does with the files of its descriptors: bits of enum file_use. */
+	__u32 file_use;
 };
 
 struct arg_string {
@@ -455,8 +457,10 @@ struct in_band_site_key {
 	X(REQUESTS, SHARED, "io_uring requests not counted (table full)")                          \
 	X(REQUEST_ENDS, SHARED, "io_uring requests without an observed end (queue full)")          \
 	X(SITES_FULL, SHARED, "blocking sites not recorded (table full)")                          \
+	X(FILES_FULL, SHARED, "calls not counted for their file (table full)")                     \
 	X(SLOW_CALLS, SESSION, "slow calls not reported (buffer full)")                            \
 	X(FLAME_RATE, SESSION, "blocked intervals not sampled (more than 2,000 a second)")         \
-	X(FLAME_FULL, SESSION, "stacks for flame graphs not recorded (buffer full)")
+	X(FLAME_FULL, SESSION, "stacks for flame graphs not recorded (buffer full)")               \
+	X(TRACE, SESSION, "calls and waits not in the trace (buffer full)")
 
 #endif

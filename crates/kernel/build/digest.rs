@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 
 /// The files and folders that determine what a gate does: its programs, and the tables in their
 /// configuration, which user space fills.
-pub const SOURCES: [&str; 7] = [
+pub const SOURCES: [&str; 8] = [
     "bpf",
     "crates/calls/src",
     "crates/identity/src",
     "crates/kernel/src/precall.rs",
     "crates/kernel/src/gate/call_flags.rs",
+    "crates/kernel/src/gate/file_use.rs",
     "crates/kernel/src/identity_name.rs",
     "crates/stats/src/histogram.rs",
 ];

@@ -20,6 +20,8 @@ const EVERYTHING: u32 = wire::LENS
     | wire::LENS_IN_BAND
     | wire::LENS_FLAME
     | wire::LENS_FLAME_CPU
+    | wire::LENS_FILES
+    | wire::LENS_TRACE
     | wire::GUARD
     | wire::GUARD_SCOPED
     | wire::SERVICE

@@ -32,7 +32,7 @@ fn parse_offset(offsets: &str) -> Option<i128> {
 }
 
 /// The present time of CLOCK_BOOTTIME, in nanoseconds. /proc has the start of each thread by it.
-pub(crate) fn boot_ns() -> u64 {
+pub fn boot_ns() -> u64 {
     read(libc::CLOCK_BOOTTIME).as_nanos() as u64
 }
 

@@ -4,10 +4,12 @@
 use crate::gate::KernelSide;
 
 /// All kernel sides, in the order in which they release what a session holds.
-pub static ALL: [&dyn KernelSide; 5] = [
+pub static ALL: [&dyn KernelSide; 7] = [
     &crate::service::ServicesKernelSide,
     &crate::guard::GuardKernelSide,
     &crate::pace::PaceKernelSide,
     &crate::plugin::PluginsKernelSide,
     &crate::lens::in_band::InBandKernelSide,
+    &crate::lens::files::FilesKernelSide,
+    &crate::lens::trace::TracesKernelSide,
 ];

@@ -86,6 +86,7 @@ impl Gate {
         }
         freed.iter().for_each(|row| self.free_row(*row));
         self.free_sites(&freed);
+        self.free_files(&freed);
     }
 
     /// The parent row of a row, if the parent row's session lives.

@@ -533,11 +533,9 @@ impl Gate {
             let counted = match mask {
                 _ if session.beginning != BEGUN => wire::AWAITS_BEGIN,
                 None => session.mask,
-                Some(inner) if inner & wire::LENS != 0 => {
-                    session.mask & (wire::LENS | wire::LENS_SITES | wire::PACE)
-                }
-                Some(_) => {
-                    let lens = wire::LENS | wire::LENS_SITES | wire::LENS_SAMPLE;
+                Some(inner) => {
+                    let sample = if inner & wire::LENS != 0 { 0 } else { wire::LENS_SAMPLE };
+                    let lens = wire::LENS | wire::LENS_SITES | wire::LENS_FILES | sample;
                     session.mask & (lens | wire::PACE)
                 }
             };

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use kernel::gate::{LoadedGate, lazy_maps};
 use kernel::{extensions, precall, wire};
 
-const LENS: [u32; 7] = [
+const LENS: [u32; 9] = [
     0,
     wire::LENS,
     wire::LENS | wire::LENS_SITES,
@@ -15,6 +15,8 @@ const LENS: [u32; 7] = [
     wire::LENS | wire::LENS_SITES | wire::LENS_SAMPLE,
     wire::LENS | wire::LENS_IN_BAND,
     wire::LENS | wire::LENS_SITES | wire::LENS_FLAME | wire::LENS_FLAME_CPU,
+    wire::LENS | wire::LENS_SITES | wire::LENS_FILES,
+    wire::LENS | wire::LENS_TRACE,
 ];
 const SERVICE: [u32; 3] = [0, wire::SERVICE, wire::SERVICE | wire::SERVICE_FILES];
 const PACE: [u32; 2] = [0, wire::PACE];
@@ -38,8 +40,8 @@ fn load(masks: impl IntoIterator<Item = u32>) {
 }
 
 /// Each of the sixteen subsets of lens, guard, service and plugin except the empty one, all options
-/// included; then pace, sessions of control groups and in-band records beside the largest of them.
-/// With pace, more subsets would take minutes in an emulated machine.
+/// included; then pace, sessions of control groups, in-band records, files and traces beside the
+/// largest of them. With pace, more subsets would take minutes in an emulated machine.
 #[test]
 fn every_combination_of_extensions_loads() {
     let [lens, guard] = [LENS[3], guard()[4]];
@@ -49,7 +51,12 @@ fn every_combination_of_extensions_loads() {
         parts.fold(0, |mask, (_, part)| mask | part)
     };
     let all = 1 << extensions.len();
-    let rest = PACE[1] | FOLLOW_CGROUPS[1] | wire::LENS_IN_BAND | wire::LENS_FLAME;
+    let rest = PACE[1]
+        | FOLLOW_CGROUPS[1]
+        | wire::LENS_IN_BAND
+        | wire::LENS_FILES
+        | wire::LENS_TRACE
+        | wire::LENS_FLAME;
     load((1..all).map(subset).chain([subset(all - 1) | rest]));
 }
 

@@ -200,6 +200,23 @@ fn plural(word: &str) -> String {
     }
 }
 
+/// Bytes in units of 1024, with three digits.
+pub fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 999.5 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    match unit {
+        0 => format!("{bytes} B"),
+        _ if value < 9.995 => format!("{value:.2} {}", UNITS[unit]),
+        _ if value < 99.95 => format!("{value:.1} {}", UNITS[unit]),
+        _ => format!("{value:.0} {}", UNITS[unit]),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -298,5 +315,19 @@ mod tests {
         assert_eq!(command_line(&words), "sh -c 'echo it'\\''s'");
         assert_eq!(command_line(&["a\u{1b}[31m\n'b".into()]), r"$'a\x1b[31m\n\'b'");
         assert_eq!(command_line(&["a\u{202e}b\u{85}é".into()]), r"$'a\u202eb\u0085é'");
+    }
+
+    #[test]
+    fn bytes_have_three_digits() {
+        let cases = [
+            (0, "0 B"),
+            (999, "999 B"),
+            (1000, "0.98 KiB"),
+            (10_240, "10.0 KiB"),
+            (1 << 30, "1.00 GiB"),
+        ];
+        for (value, text) in cases {
+            assert_eq!(bytes(value), text);
+        }
     }
 }

@@ -46,6 +46,8 @@ const LENS_ONLY: u32 = wire::LENS
     | wire::LENS_SITES
     | wire::LENS_SLOW
     | wire::LENS_SAMPLE
+    | wire::LENS_FILES
+    | wire::LENS_TRACE
     | wire::LENS_FLAME
     | wire::LENS_FLAME_CPU;
 

@@ -18,6 +18,8 @@ pub struct Report {
     #[serde(default)]
     pub groups: Vec<RowReport>,
     #[serde(default)]
+    pub files: Vec<FileCalls>,
+    #[serde(default)]
     pub slow: Vec<SlowCall>,
     pub in_progress: Vec<InProgress>,
     pub toll: Toll,
@@ -112,6 +114,33 @@ pub struct RowReport {
     #[serde(default)]
     pub io_uring: Vec<RingRequest>,
     pub account: Option<ThreadAccount>,
+    #[serde(default)]
+    pub files: Vec<FileCalls>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct FileCalls {
+    pub name: String,
+    pub kind: String,
+    pub files: u64,
+    pub calls: u64,
+    pub errors: u64,
+    pub wall_ns: u64,
+    pub blocked_ns: u64,
+    pub read_bytes: u64,
+    pub written_bytes: u64,
+    #[serde(default)]
+    pub shared_calls: u64,
+    #[serde(default)]
+    pub shared_wall_ns: u64,
+    pub by_call: Vec<CallOnFile>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct CallOnFile {
+    pub name: String,
+    pub count: u64,
+    pub wall_ns: u64,
 }
 
 impl RowReport {

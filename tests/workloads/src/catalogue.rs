@@ -3,10 +3,10 @@
 use crate::arguments::Arguments;
 use crate::failure::Outcome;
 use crate::{
-    abi, blocking, calls, children, command_server, consumer, datagrams, escapes, in_band,
-    in_band_connections, in_band_isolation, in_band_lives, in_band_waiters, inherited, lives, load,
-    opener, outcomes, plugin_calls, reading, relay, requests, routine, seccomp, side_effects,
-    signal_forker, signals, slowed_tasks, stopping_parents, tasks, tenants, waits,
+    abi, blocking, calls, children, command_server, consumer, datagrams, escapes, file_user,
+    in_band, in_band_connections, in_band_isolation, in_band_lives, in_band_waiters, inherited,
+    lives, load, opener, outcomes, plugin_calls, reading, relay, requests, routine, seccomp,
+    side_effects, signal_forker, signals, slowed_tasks, stopping_parents, tasks, tenants, waits,
 };
 
 pub struct Workload {
@@ -152,6 +152,8 @@ pub const WORKLOADS: &[Workload] = &[
         again as soon as the reply has come; prints JSON. How many calls that takes varies."),
     workload("slow-open", "DIR", blocking::slow_open,
         "Blocks 50 ms in the open and 50 ms in the read of a FIFO that it makes in DIR."),
+    workload("use-files", "DIR", file_user::use_files,
+        "Reads and writes known numbers of bytes in files of DIR, pipes and sockets; prints JSON."),
     workload("spin-read", "TIMES", reading::spin_read,
         "Reads 64 MiB from /dev/zero TIMES times, one call each; prints JSON."),
     workload("starved", "TIMES CPU", reading::starved,

@@ -23,6 +23,7 @@ mod datagrams;
 mod endpoint;
 mod escapes;
 mod failure;
+mod file_user;
 mod in_band;
 mod in_band_connections;
 mod in_band_isolation;

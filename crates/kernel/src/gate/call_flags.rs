@@ -3,6 +3,7 @@
 
 use calls::Abi;
 
+use super::file_use::OPEN;
 use crate::wire;
 
 /// The bits of each call ([`wire::call_flag`] or [`wire::guard_precall`]), by call index.
@@ -12,7 +13,7 @@ const FLAGS: [(u32, &[&str]); 11] = [
     (wire::CALL_EXECVE, &["execve", "execveat"]),
     (wire::CALL_SIGRETURN, &["sigreturn", "rt_sigreturn"]),
     (wire::CALL_RESTART, &["restart_syscall"]),
-    (wire::CALL_OPENS, &["open", "creat", "openat", "open_by_handle_at", "openat2"]),
+    (wire::CALL_OPENS, &OPEN),
     (
         wire::CALL_SENDS,
         &[

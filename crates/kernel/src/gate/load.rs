@@ -12,6 +12,7 @@ use libbpf_rs::{
 use zerocopy::IntoBytes as _;
 
 use super::call_flags::call_flags;
+use super::file_use::file_use;
 use super::maps::{LazyMaps, LinkIds, MapIds, Maps, SHARED};
 use crate::cpus;
 use crate::error::{ErrorContext, Result};
@@ -187,8 +188,8 @@ impl LoadedGate {
         Ok(ids)
     }
 
-    /// Stores which arguments of calls are descriptors and paths. One system call does this for all
-    /// calls.
+    /// Stores which arguments of calls are descriptors and paths, and what calls do with files. One
+    /// system call does this for all calls.
     fn load_argument_kinds(&self) -> Result<()> {
         let (mut keys, mut values, mut count) = (Vec::new(), Vec::new(), 0);
         for abi in calls::Abi::ALL {
@@ -196,7 +197,8 @@ impl LoadedGate {
                 let fd = lowest_two_bits(calls::fd_mask(abi, number));
                 let path = lowest_two_bits(calls::path_mask(abi, number));
                 keys.extend((abi as u32 * wire::CALLS_PER_ABI + number).to_ne_bytes());
-                values.extend(wire::arg_kinds { fd, path }.as_bytes());
+                let file_use = file_use(abi, number);
+                values.extend(wire::arg_kinds { fd, path, file_use }.as_bytes());
                 count += 1;
             }
         }

@@ -7,6 +7,7 @@
 //! (docs/decisions/0001-gate.md).
 
 mod call_flags;
+mod file_use;
 mod load;
 mod lock;
 mod maps;

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use super::files::{FileId, FileStats};
 use crate::wire;
 
 /// Statistics of one call, in one row or added up over several rows.
@@ -166,6 +167,8 @@ pub struct RowStats {
     pub requests: BTreeMap<u32, CallStats>,
     /// By call index and kernel address.
     pub sites: BTreeMap<(u32, u64), SiteStats>,
+    /// With `LENS_FILES`.
+    pub files: BTreeMap<FileId, FileStats>,
     /// When its first thread began to count.
     pub began_ns: u64,
     /// When its last thread ended; `u64::MAX`: it has threads.
@@ -181,6 +184,7 @@ impl Default for RowStats {
             parts: BTreeMap::new(),
             requests: BTreeMap::new(),
             sites: BTreeMap::new(),
+            files: BTreeMap::new(),
             began_ns: u64::MAX,
             ended_ns: 0,
             is_partial: false,
@@ -217,6 +221,12 @@ impl RowStats {
             let sum = self.sites.entry(*key).or_default();
             sum.blocked_ns += site.blocked_ns;
             sum.sleeps += site.sleeps;
+        }
+        for (file, stats) in &other.files {
+            self.files
+                .entry(*file)
+                .and_modify(|sum| sum.add(stats))
+                .or_insert_with(|| stats.clone());
         }
     }
 }

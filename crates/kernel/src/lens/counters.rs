@@ -77,6 +77,7 @@ impl Collector {
         // Nothing counts in the rows below them either. Freeing these gives those other parents.
         let all = &gate.rows_below(&rows) | &rows;
         self.read_sites(gate, &all)?;
+        self.read_files(gate, &all)?;
         for row in &all {
             self.read_row(gate, *row)?;
             self.close_row(gate, session, *row);
@@ -167,6 +168,7 @@ impl Collector {
         let rows = session_rows(gate, session);
         let mut all = self.finished.clone();
         self.read_sites(gate, &rows)?;
+        self.read_files(gate, &rows)?;
         for (row, stats) in &mut self.open {
             note_row(stats, &gate.rows.read(*row));
             all.entry(gate.row_name(session, *row)).or_default().add(stats);
@@ -205,6 +207,13 @@ impl Collector {
                 stats.add_since(now, last);
             }
             *last = now;
+        }
+        Ok(())
+    }
+
+    fn read_files(&mut self, gate: &Gate, rows: &BTreeSet<u32>) -> Result<()> {
+        for (row, id, stats) in gate.files_of(rows)? {
+            self.open.entry(row).or_default().files.insert(id, stats);
         }
         Ok(())
     }

@@ -4,5 +4,7 @@ mod account;
 pub mod call_stats;
 pub mod counters;
 pub mod flame;
+pub mod files;
 pub mod in_band;
 pub mod interval;
+pub mod trace;

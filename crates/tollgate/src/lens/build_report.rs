@@ -12,9 +12,11 @@ use stats::interval::normal_mean_interval;
 
 use super::account::account;
 use super::cell_values::{errors, quantile};
+use super::files::files;
 use super::order::Order;
 use super::report::{
-    BlockedIn, COMMON, Call, HistogramOctave, LensReport, RowReport, ThreadAccount, WallInterval,
+    BlockedIn, COMMON, Call, FileCalls, HistogramOctave, LensReport, RowReport, ThreadAccount,
+    WallInterval,
 };
 use super::requests::requests;
 use crate::call_name::call_name;
@@ -30,6 +32,8 @@ pub struct ReportRows<'a> {
     pub order: Order,
     /// The names of the calls that have histograms.
     pub histograms: &'a [String],
+    /// Whether calls are also shown by file.
+    pub has_files: bool,
     /// The time in which calls counted.
     pub counted: Range<u64>,
     /// The names of threads that have not ended. A thread can change its name, so the gate knows
@@ -53,6 +57,7 @@ pub fn lens_report(
     LensReport {
         account: ThreadAccount::sum(of_groups).or_else(|| account(&total, &calls)),
         io_uring: requests(&total, rows.order),
+        files: rows.files(&total),
         calls,
         groups,
         ..LensReport::default()
@@ -144,8 +149,13 @@ impl ReportRows<'_> {
             command: if command.is_empty() { COMMON.into() } else { command.into() },
             elapsed_ns: ended_ns - began_ns,
             io_uring: requests(row, self.order),
+            files: self.files(row),
             calls,
         }
+    }
+
+    fn files(&self, row: &RowStats) -> Vec<FileCalls> {
+        if self.has_files { files(row, self.order) } else { Vec::new() }
     }
 
     /// All calls of a row in the order; of equal ones, the longest first.
@@ -397,6 +407,7 @@ mod tests {
             per: wire::PER_ALL,
             order: Order::Wall,
             histograms,
+            has_files: false,
             counted: 0..0,
             names: &BTreeMap::new(),
         };

@@ -8,6 +8,9 @@ mod call_table;
 mod cell_values;
 mod diff;
 mod flame;
+mod file_name;
+mod file_table;
+mod files;
 mod histogram_text;
 mod in_band_server;
 mod kernel_source;
@@ -20,6 +23,7 @@ mod session;
 mod single_calls_text;
 mod slow_calls;
 mod top;
+mod trace;
 mod user_symbols;
 
 use std::process::ExitCode;

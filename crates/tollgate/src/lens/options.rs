@@ -5,14 +5,18 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::builder::FalseyValueParser;
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, value_parser};
 use kernel::wire;
 
 use super::flame::{FlameRequest, FlameTime};
 use super::order::Order;
 use super::session::LensSetup;
+use super::trace::TraceOptions;
 use crate::call_name::known_call;
 use crate::options::duration;
+
+/// A trace of 1 TiB.
+const MAX_TRACE_MIB: u64 = 1 << 20;
 
 // What the lens records.
 #[derive(Args)]
@@ -32,6 +36,9 @@ pub struct LensOptions {
     /// file
     #[arg(long, value_enum, value_name = "WHAT")]
     per: Option<Per>,
+    /// Also print a table of the calls, bytes and times of each file and socket
+    #[arg(long, value_enum, value_name = "WHAT", conflicts_with = "sample")]
+    by: Option<Breakdown>,
     /// List first the calls with the most of this: time (in all, on a processor or blocked), calls
     /// or errors
     #[arg(long, value_enum, value_name = "BY")]
@@ -49,6 +56,28 @@ pub struct LensOptions {
     /// Also write a flame graph of the time of calls on a processor, as --flame-blocked does
     #[arg(long, value_name = "FILE")]
     flame_cpu: Option<PathBuf>,
+    /// Also write each call, and the times in which it was blocked or waited for a processor, to
+    /// this file, which ui.perfetto.dev shows
+    #[arg(long, value_name = "FILE", conflicts_with = "sample")]
+    trace: Option<PathBuf>,
+    /// Trace for this long from the beginning
+    #[arg(
+        long,
+        value_name = "TIME",
+        value_parser = duration,
+        default_value = "10s",
+        requires = "trace"
+    )]
+    trace_for: Duration,
+    /// Let the file of the trace have at most this many MiB
+    #[arg(
+        long,
+        value_name = "MIB",
+        value_parser = value_parser!(u64).range(1..=MAX_TRACE_MIB),
+        default_value_t = 256,
+        requires = "trace"
+    )]
+    trace_size: u64,
     /// Do not measure the toll at the end, which takes about 0.2 s
     #[arg(
         long,
@@ -66,6 +95,11 @@ enum Per {
     Command,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Breakdown {
+    File,
+}
+
 impl LensOptions {
     /// The lens that these options describe.
     pub fn setup(&self) -> Result<LensSetup> {
@@ -76,6 +110,11 @@ impl LensOptions {
             order: self.sort.unwrap_or_default(),
             histograms: self.histograms.clone(),
             slower_ns: self.slower_than.map_or(0, |limit| limit.as_nanos() as u64),
+            trace: self.trace.clone().map(|path| TraceOptions {
+                path,
+                duration: self.trace_for,
+                bytes: self.trace_size << 20,
+            }),
             in_band: None,
             flames,
         })
@@ -93,6 +132,8 @@ impl LensOptions {
             || self.sample
             || self.slower_than.is_some()
             || self.per.is_some()
+            || self.by.is_some()
+            || self.trace.is_some()
             || self.sort.is_some()
             || !self.histograms.is_empty()
             || self.flame_blocked.is_some()
@@ -109,6 +150,9 @@ impl LensOptions {
         }
         if self.slower_than.is_some() {
             mask |= wire::LENS_SLOW;
+        }
+        if self.by == Some(Breakdown::File) {
+            mask |= wire::LENS_FILES;
         }
         mask
     }

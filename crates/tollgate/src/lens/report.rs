@@ -21,6 +21,9 @@ pub struct LensReport {
     /// With `--per`: the rows, each a process, a thread or a command.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<RowReport>,
+    /// With `--by file`: the files that were used by descriptors.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<FileCalls>,
     /// With `--slower-than`: the slowest calls, slowest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slow: Vec<SlowCall>,
@@ -201,6 +204,45 @@ pub struct RowReport {
     pub io_uring: Vec<RingRequest>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub account: Option<ThreadAccount>,
+    /// With `--by file`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<FileCalls>,
+}
+
+/// The calls on a file or socket. Times are in nanoseconds.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct FileCalls {
+    /// The path, the addresses of a socket, or what /proc/PID/fd shows.
+    pub name: String,
+    /// file, folder, device, fifo, socket, pipe or anonymous.
+    pub kind: String,
+    /// How many files or sockets had this name, one after the other or at the same time.
+    pub files: u64,
+    /// Calls that returned.
+    pub calls: u64,
+    /// Of `calls`: those that failed.
+    pub errors: u64,
+    pub wall_ns: u64,
+    pub blocked_ns: u64,
+    pub read_bytes: u64,
+    pub written_bytes: u64,
+    /// Of `calls`: those by their second descriptor, which also count for the file of the first.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub shared_calls: u64,
+    /// The time of `shared_calls`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub shared_wall_ns: u64,
+    /// The calls by name, the longest time first. The gate distinguishes the first eight.
+    pub by_call: Vec<CallOnFile>,
+}
+
+/// A call on a file.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct CallOnFile {
+    pub name: String,
+    pub abi: String,
+    pub count: u64,
+    pub wall_ns: u64,
 }
 
 /// One call that took at least as long as `--slower-than` says.

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value};
 
 use super::call_table::call_table;
+use super::file_table::file_table;
 use super::histogram_text::histograms;
 use super::report::{COMMON, Call, LensReport, RingRequest, RowReport, ThreadAccount};
 use super::requests::requests_line;
@@ -46,6 +47,7 @@ fn all_calls(out: &mut String, report: &LensReport, layout: &TextOptions) {
     if report.groups.is_empty() {
         table(out, &report.calls, &report.io_uring, layout);
         histograms(out, &report.calls, layout);
+        file_table(out, &report.files, layout);
     }
 }
 
@@ -56,6 +58,7 @@ fn rows(out: &mut String, rows: &[RowReport], layout: &TextOptions) {
         row.account.iter().for_each(|account| account_line(out, account));
         table(out, &row.calls, &row.io_uring, layout);
         histograms(out, &row.calls, layout);
+        file_table(out, &row.files, layout);
     }
     more_rows(out, rows.len(), layout.top, "tables");
 }

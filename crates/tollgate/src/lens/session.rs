@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::time::Duration;
 
 use anyhow::Result;
 use kernel::clock::now_ns;
@@ -20,6 +21,7 @@ use super::order::Order;
 use super::report::{InProgress, LensReport};
 use super::requests::{NOT_REPORTED, is_used_uncounted};
 use super::slow_calls::SlowCalls;
+use super::trace::{self, SessionTrace, TraceOptions};
 use crate::call_name::call_name;
 use crate::extension::{Extension, ExtensionSetup, Joining, SessionContext};
 use crate::format::{short_command_line, shown_path};
@@ -40,6 +42,8 @@ pub struct LensSetup {
     pub histograms: Vec<String>,
     /// Calls that take at least this long are recorded one by one. If 0, none are.
     pub slower_ns: u64,
+    /// The file to which calls are written one by one. If `None`, they are not.
+    pub trace: Option<TraceOptions>,
     /// Where processes request in-band records. If `None`, they have none.
     pub in_band: Option<InBandSocket>,
     /// The flame graphs that are to be written at the end.
@@ -60,6 +64,7 @@ impl LensSetup {
             order: Order::default(),
             histograms: Vec::new(),
             slower_ns: 0,
+            trace: None,
             in_band: None,
             flames: Vec::new(),
         }
@@ -72,6 +77,9 @@ impl ExtensionSetup for LensSetup {
         if self.in_band.is_some() {
             options.mask |= wire::LENS_IN_BAND;
         }
+        if self.trace.is_some() {
+            options.mask |= wire::LENS_TRACE;
+        }
         options.per = self.per;
         options.slower_ns = self.slower_ns;
     }
@@ -82,6 +90,10 @@ impl ExtensionSetup for LensSetup {
             requests if requests.is_empty() => None,
             requests => Some(FlameGraphs::start(requests, context)?),
         };
+        let trace = self
+            .trace
+            .map(|options| SessionTrace::start(options, context.gate, context.session.index))
+            .transpose()?;
         let start_server =
             |socket| InBandServer::start(socket, context.gate, context.session.index);
         Ok(Box::new(LensInSession {
@@ -95,6 +107,8 @@ impl ExtensionSetup for LensSetup {
             counted: now..now,
             names: BTreeMap::new(),
             read_ns: now,
+            trace,
+            live: Vec::new(),
             in_band: self.in_band.map(start_server).transpose()?,
             flames,
         }))
@@ -115,6 +129,9 @@ struct LensInSession {
     names: BTreeMap<u32, String>,
     /// When the counters were last read.
     read_ns: u64,
+    trace: Option<SessionTrace>,
+    /// With a trace: the threads that had not ended.
+    live: Vec<LiveThread>,
     in_band: Option<InBandServer>,
     flames: Option<FlameGraphs>,
 }
@@ -152,6 +169,7 @@ impl Extension for LensInSession {
     fn begin(&mut self, began_ns: u64) {
         self.counted.start = began_ns;
         self.slow = SlowCalls::new(began_ns);
+        self.trace.iter_mut().for_each(|trace| trace.begin(began_ns));
     }
 
     fn on_record(&mut self, _context: &mut SessionContext<'_>, record: &[u8]) -> Result<bool> {
@@ -167,7 +185,14 @@ impl Extension for LensInSession {
             self.collector.read(context.gate, context.session.index)?;
             self.read_ns = now_ns();
         }
-        Ok(())
+        match &mut self.trace {
+            Some(trace) => trace.tend(context.gate, context.session.index),
+            None => Ok(()),
+        }
+    }
+
+    fn deadline(&self, longest: Duration) -> Duration {
+        if self.trace.is_some() { longest.min(trace::READ_INTERVAL) } else { longest }
     }
 
     fn finish_rows(
@@ -188,6 +213,9 @@ impl Extension for LensInSession {
         if matches!(self.per, wire::PER_PROCESS | wire::PER_THREAD) {
             let name = |thread: &LiveThread| Some((thread.pid, process::name(thread.pid)?));
             self.names = live.iter().filter_map(name).collect();
+        }
+        if self.trace.is_some() {
+            self.live = live;
         }
         Ok(())
     }
@@ -226,6 +254,7 @@ impl Extension for LensInSession {
             per: self.per,
             order: self.order,
             histograms: &self.histograms,
+            has_files: self.mask & wire::LENS_FILES != 0,
             counted: self.counted.clone(),
             names: &self.names,
         };
@@ -234,6 +263,10 @@ impl Extension for LensInSession {
             if !report.calls.iter().any(|call| call.name == *name) {
                 notes.push(format!("there is no histogram of {name}: no such call has ended"));
             }
+        }
+        if let Some(trace) = self.trace.take() {
+            let ended_ns = self.counted.end;
+            notes.push(trace.finish(context.gate, context.session.index, &self.live, ended_ns)?);
         }
         if is_used_uncounted(&report) && !kernel::gate_programs::reports_requests() {
             notes.push(NOT_REPORTED.into());

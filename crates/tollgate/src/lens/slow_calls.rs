@@ -86,7 +86,8 @@ fn frames(stack: &[u64], count: u32) -> &[u64] {
     &stack[..(count as usize).min(stack.len())]
 }
 
-fn result(value: i64) -> String {
+/// The result of a call, as a report shows it.
+pub fn result(value: i64) -> String {
     match i32::try_from(-value) {
         Ok(errno @ 1..=4095) => format!("-{}", calls::display_errno(errno)),
         // An address, for example the result of mmap or brk.

@@ -74,7 +74,7 @@ fn extensions(
     } else if arguments.lens_options.is_given() {
         bail!(
             "with --guard, --pace or --plugin, the options --no-sites, --sample, --slower-than, \
-            --per, --sort, --histogram, --flame-blocked and --flame-cpu need --lens"
+            --per, --by, --sort, --histogram, --flame-blocked, --flame-cpu and --trace need --lens"
         );
     } else {
         LensSetup::off()

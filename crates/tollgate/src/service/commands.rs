@@ -9,14 +9,14 @@ use super::arguments::{
     ApplyArguments, AssignArguments, ExplainArguments, ExplainTarget, ReportArguments,
     ServiceListArguments,
 };
-use super::format::{bytes, indented, migrations};
+use super::format::{indented, migrations};
 use super::requests::{
     ExplainedEnd, ExplainedRule, ExplainedThread, Explanation, List, RequestedTask, RuleText,
     ServiceReport, ServiceRequest, SocketExplanation, SocketProcess,
 };
 use super::rule_file::{KIND, parsed};
 use crate::daemon_client::request_one;
-use crate::format::{and_more, count, duration, number_of, printable, share, span};
+use crate::format::{and_more, bytes, count, duration, number_of, printable, share, span};
 use crate::options::SocketOption;
 use crate::output::Output;
 use crate::report::losses;

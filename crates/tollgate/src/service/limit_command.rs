@@ -6,10 +6,10 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 
 use super::arguments::{ChangeArguments, LimitArguments};
-use super::format::{bytes, migrations};
+use super::format::migrations;
 use super::requests::{LimitChange, LimitReport, LimitRow, ServiceReport, ServiceRequest};
 use crate::daemon_client::request_one;
-use crate::format::{and_more, count, printable};
+use crate::format::{and_more, bytes, count, printable};
 use crate::output::Output;
 
 pub fn limit(arguments: &LimitArguments) -> Result<ExitCode> {

@@ -12,11 +12,11 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::Paragraph;
 
-use super::format::{bytes, indented};
+use super::format::indented;
 use super::requests::{ServiceReport, ServiceRequest, ServiceRow};
 use crate::daemon_client::request_one;
 use crate::fitted_table::{FittedTable, TableColumn};
-use crate::format::{count, number_of, percent_of_time};
+use crate::format::{bytes, count, number_of, percent_of_time};
 use crate::options::SocketOption;
 use crate::output::needs_terminal;
 use crate::tui::{LiveScreen, draw_table, run_screen};

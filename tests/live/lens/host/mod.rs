@@ -2,6 +2,7 @@
 
 mod commands;
 mod flame;
+mod files;
 mod in_band;
 mod in_band_examples;
 mod namespaces;

@@ -1,0 +1,147 @@
+//! `--trace`: the slices of a trace are the calls and waits of the report.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use prost::Message;
+
+use crate::harness::job::folder;
+use crate::harness::report::Call;
+use crate::harness::{Job, Report, workload};
+
+/// What is read of a trace: protos/perfetto/trace/ in <https://github.com/google/perfetto>.
+#[derive(Clone, PartialEq, Message)]
+struct TraceFile {
+    #[prost(message, repeated, tag = "1")]
+    packet: Vec<Packet>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Packet {
+    #[prost(uint64, tag = "8")]
+    timestamp: u64,
+    #[prost(message, optional, tag = "11")]
+    event: Option<Event>,
+    #[prost(message, optional, tag = "12")]
+    names: Option<NameList>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Event {
+    #[prost(int32, tag = "9")]
+    kind: i32,
+    #[prost(uint64, tag = "10")]
+    name: u64,
+    #[prost(uint64, tag = "11")]
+    track: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct NameList {
+    #[prost(message, repeated, tag = "2")]
+    names: Vec<Name>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Name {
+    #[prost(uint64, tag = "1")]
+    number: u64,
+    #[prost(string, tag = "2")]
+    text: String,
+}
+
+const SLICE_BEGIN: i32 = 1;
+const SLICE_END: i32 = 2;
+
+/// The calls of a name.
+#[derive(Debug, Default, Clone, Copy, PartialEq)]
+struct CallSums {
+    count: u64,
+    wall_ns: u64,
+    /// Of `wall_ns`: what the slices within the calls have.
+    off_ns: u64,
+}
+
+/// What the slices of a trace add up to, by the names of calls, and the marks. Slices that do not
+/// nest fail.
+fn read(path: &Path) -> (BTreeMap<String, CallSums>, Vec<String>) {
+    let bytes = fs::read(path).expect("the trace");
+    let trace = TraceFile::decode(&*bytes).expect("a trace");
+    let mut names = BTreeMap::new();
+    let (mut sums, mut marks) = (BTreeMap::<String, CallSums>::new(), Vec::new());
+    let mut open: BTreeMap<u64, Vec<(String, u64)>> = BTreeMap::new();
+    let mut off_ns: BTreeMap<u64, u64> = BTreeMap::new();
+    for packet in trace.packet {
+        for name in packet.names.into_iter().flat_map(|names| names.names) {
+            names.insert(name.number, name.text);
+        }
+        let Some(event) = packet.event else { continue };
+        let slices = open.entry(event.track).or_default();
+        match event.kind {
+            SLICE_BEGIN => slices.push((names[&event.name].clone(), packet.timestamp)),
+            SLICE_END => {
+                let (name, began_ns) = slices.pop().expect("a slice is open");
+                let ns = packet.timestamp.checked_sub(began_ns).expect("it ends after it begins");
+                if let Some((_, outer_ns)) = slices.first() {
+                    assert!(began_ns >= *outer_ns, "{name} begins before its call");
+                    *off_ns.entry(event.track).or_default() += ns;
+                } else {
+                    let sum = sums.entry(name).or_default();
+                    sum.count += 1;
+                    sum.wall_ns += ns;
+                    sum.off_ns += off_ns.remove(&event.track).unwrap_or_default();
+                }
+            }
+            _ => marks.push(names[&event.name].clone()),
+        }
+    }
+    (sums, marks)
+}
+
+/// The report and the trace of a workload.
+fn trace_of(options: &str, arguments: &str) -> (Report, BTreeMap<String, CallSums>, Vec<String>) {
+    let folder = folder();
+    let path = folder.path().join("t.pftrace");
+    let options = format!("--trace {} {options}", path.display());
+    let finished = Job::run(&options, workload(arguments)).finish().success();
+    let (sums, marks) = read(&path);
+    (finished.report().complete(), sums, marks)
+}
+
+/// What the report says about the calls that have ended.
+fn expected(report: &Report) -> BTreeMap<String, CallSums> {
+    let sums = |call: &Call| CallSums {
+        count: call.count,
+        wall_ns: call.wall_ns,
+        off_ns: call.blocked_ns + call.runqueue_ns,
+    };
+    let ended = report.calls.iter().filter(|call| call.count > 0);
+    ended.map(|call| (call.name.clone(), sums(call))).collect()
+}
+
+#[test]
+fn slices_are_the_calls_and_waits_of_the_report() {
+    for arguments in ["calls 1000 --threads 3", "pipe-block 2 5"] {
+        let (report, sums, marks) = trace_of("", arguments);
+        assert_eq!(sums, expected(&report), "{arguments}");
+        assert_eq!(marks, [""; 0]);
+        let calls: u64 = sums.values().map(|sum| sum.count).sum();
+        let note = format!("has a trace of {calls} calls");
+        let has_note = |text: &String| text.replace(',', "").ends_with(&note);
+        assert!(report.notes.iter().any(has_note), "{:?}", report.notes);
+    }
+}
+
+#[test]
+fn traces_are_limited() {
+    let (report, sums, marks) = trace_of("--trace-for 1ms", "sleep 50");
+    let sleeps = report.calls.iter().filter(|call| call.wall_ns >= 50_000_000);
+    let is_traced = |call: &Call| sums.contains_key(&call.name);
+    assert!(sleeps.clone().count() > 0 && !sleeps.clone().any(is_traced), "{sums:?}");
+    assert_eq!(marks, ["the trace has reached its duration"]);
+    let (report, sums, marks) = trace_of("--trace-size 1", "calls 50000");
+    let traced = sums["getppid"].count;
+    assert!(traced < report.count("getppid"), "{traced}");
+    assert_eq!(marks, ["the trace has reached its size"]);
+}
