@@ -248,6 +248,11 @@ impl SessionRunner {
         Ok(())
     }
 
+    /// Calls [`Extension::settle`] of all extensions.
+    pub fn settle(&mut self) -> Result<()> {
+        self.each(|extension, context| extension.settle(context))
+    }
+
     fn process_records(&mut self) -> Result<()> {
         let mut entered = BTreeSet::new();
         for record in &self.ring.read()? {
@@ -342,7 +347,7 @@ impl SessionRunner {
         let mut notes = ending.notes;
         let mut note =
             |done: Result<()>| notes.extend(done.err().map(|error| format!("{error:#}")));
-        note(self.tend());
+        note(self.tend().and_then(|()| self.settle()));
         let live = self.gate.live_threads(self.session.index);
         self.extensions.iter_mut().for_each(|extension| extension.before_detach(&live));
         let saved = self.save();
