@@ -1,4 +1,4 @@
-//! The files of selected programs (`--exe`), as the kernel side compares them with a program's file.
+//! The files of selected programs (`--exe`), as the kernel side compares a program with them.
 
 use std::collections::BTreeMap;
 
@@ -37,8 +37,7 @@ impl<'a> SelectedFiles<'a> {
     /// If there are too many.
     pub fn set(&self, names: &[&[u8]], files: &[wire::guard_program]) -> Result<()> {
         let by = |value, by| wire::guard_selected_file { value, by, session: self.session };
-        let of_names =
-            names.iter().map(|name| (by(name_hash(name), wire::GUARD_SELECTED_NAME), 0));
+        let of_names = names.iter().map(|name| (by(name_hash(name), wire::GUARD_SELECTED_NAME), 0));
         let of_files =
             files.iter().map(|file| (by(file.inode, wire::GUARD_SELECTED_INODE), file.device));
         let entries: BTreeMap<_, u32> = of_names

@@ -76,15 +76,15 @@ pub enum Found {
     Leased,
 }
 
-enum Work {
+enum FileWork {
     Open,
     Hash(FileFacts, Option<File>),
 }
 
-type Job = (StartedProgram, Work);
+type FileJob = (StartedProgram, FileWork);
 
 struct Shared {
-    queue: Mutex<(JobQueue<Job>, bool)>,
+    queue: Mutex<(JobQueue<FileJob>, bool)>,
     /// A job has arrived or ended, or the guard has ended.
     changed: Condvar,
     selection: ProgramFilter,
@@ -93,7 +93,7 @@ struct Shared {
 
 impl Shared {
     /// The queue, and whether the guard has ended.
-    fn queue(&self) -> MutexGuard<'_, (JobQueue<Job>, bool)> {
+    fn queue(&self) -> MutexGuard<'_, (JobQueue<FileJob>, bool)> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -107,8 +107,8 @@ impl Shared {
             };
             drop(queue);
             let found = match work {
-                Work::Open => self.open(&program),
-                Work::Hash(facts, file) => self.hash(&program, facts, file),
+                FileWork::Open => self.open(&program),
+                FileWork::Hash(facts, file) => self.hash(&program, facts, file),
             };
             let sent = results.send((program, found));
             queue = self.queue();
@@ -177,12 +177,8 @@ pub struct Identifier {
 
 impl Identifier {
     pub fn new(selection: ProgramFilter, digests: FileDigests) -> Self {
-        let shared = Shared {
-            queue: Mutex::default(),
-            changed: Condvar::new(),
-            selection,
-            digests,
-        };
+        let shared =
+            Shared { queue: Mutex::default(), changed: Condvar::new(), selection, digests };
         Self {
             shared: Arc::new(shared),
             results: channel(),
@@ -193,7 +189,7 @@ impl Identifier {
         }
     }
 
-    fn add(&mut self, kind: JobKind, job: Job) {
+    fn add(&mut self, kind: JobKind, job: FileJob) {
         self.pending += 1;
         self.latest = Instant::now();
         self.shared.queue().0.push(job.0.record.user, kind, job);
@@ -208,7 +204,7 @@ impl Identifier {
 
     /// Opens the file of a program.
     pub fn open(&mut self, program: StartedProgram) {
-        self.add(JobKind::Open, (program, Work::Open));
+        self.add(JobKind::Open, (program, FileWork::Open));
     }
 
     /// Hashes the file of a program. Returns `false` if it is too long.
@@ -219,7 +215,7 @@ impl Identifier {
         }
         let waiting = self.shared.queue().0.hashes_waiting(program.record.user);
         let file = (waiting < MAX_OPEN_FILES).then_some(file);
-        self.add(JobKind::Hash(length), (program, Work::Hash(facts, file)));
+        self.add(JobKind::Hash(length), (program, FileWork::Hash(facts, file)));
         true
     }
 

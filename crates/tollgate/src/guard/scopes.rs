@@ -198,8 +198,8 @@ pub fn interpreter_of_script(path: &Path, words: &[OsString]) -> (PathBuf, Vec<O
     /// BINPRM_BUF_SIZE, include/uapi/linux/binfmts.h
     const MAX_SHEBANG_BYTES: u64 = 256;
     let mut first = Vec::new();
-    let read =
-        open_regular(path).and_then(|(file, _)| file.take(MAX_SHEBANG_BYTES).read_to_end(&mut first));
+    let read = open_regular(path)
+        .and_then(|(file, _)| file.take(MAX_SHEBANG_BYTES).read_to_end(&mut first));
     let line = first.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let Some(line) = line.strip_prefix(b"#!").filter(|_| read.is_ok()).map(<[u8]>::trim_ascii)
     else {

@@ -1,5 +1,5 @@
-//! The selected programs (`--exe`): the kernel side gives profiles to no others, and their baselines
-//! are loaded before they start.
+//! The selected programs (`--exe`): the kernel side gives profiles to no others, and their
+//! baselines are loaded before they start.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;

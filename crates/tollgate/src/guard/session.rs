@@ -183,9 +183,11 @@ impl Extension for GuardInSession {
         if let Some(events) = &mut self.events {
             events.tend();
         }
-        self.unguarded.tend(context)?;
-        self.guard.programs.refresh_selected(context.gate)?;
+        // None of these must prevent the others.
+        let logged = self.unguarded.tend(context);
+        let selected = self.guard.programs.refresh_selected(context.gate);
         let evicted = self.guard.programs.evict_unused(context.gate);
+        let evicted = logged.and(selected).and(evicted);
         if self.saved.elapsed() <= SAVE_INTERVAL {
             return evicted;
         }
