@@ -456,7 +456,7 @@ mod tests {
     use kernel::losses::LOSS_REASONS;
 
     use super::*;
-    use crate::extension::{EVENTS_NOT_WRITTEN, PLUGIN_RECORDS_LOST};
+    use crate::extension::{EVENTS_NOT_WRITTEN, PLUGIN_RECORDS_LOST, PROGRAMS_NOT_IDENTIFIED};
 
     /// The lines of a page's section about losses.
     fn losses_of(page: &str) -> impl Iterator<Item = &str> {
@@ -491,8 +491,14 @@ mod tests {
         let texts = pages.filter_map(|page| fs::read_to_string(page).ok());
         let documented: BTreeSet<_> = texts.flat_map(|text| documented_losses(&text)).collect();
         let counted = LOSS_REASONS.iter().map(|reason| reason.text);
-        let counted =
-            counted.chain([GAPS, PLUGIN_RECORDS_LOST, EVENTS_NOT_WRITTEN, MESSAGES_NOT_WRITTEN]);
+        let own = [
+            GAPS,
+            PLUGIN_RECORDS_LOST,
+            EVENTS_NOT_WRITTEN,
+            MESSAGES_NOT_WRITTEN,
+            PROGRAMS_NOT_IDENTIFIED,
+        ];
+        let counted = counted.chain(own);
         assert_eq!(documented, counted.map(str::to_owned).collect());
     }
 }
