@@ -25,7 +25,7 @@
 /* The maximum number of programs for pre-call holds: crates/kernel/src/precall.rs. */
 #define GUARD_HOOKS 23
 /* The maximum number of shared maps: crates/kernel/src/gate/maps.rs. */
-#define GATE_MAPS 84
+#define GATE_MAPS 86
 /*
  * The maximum number of links. It includes one unused entry if the number of links and maps would
  * be even otherwise, because `struct gate_header` must not end in padding. This is not a macro,

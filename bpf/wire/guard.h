@@ -29,6 +29,23 @@
 
 /* The maximum number of programs with a profile at the same time, over all sessions. */
 #define GUARD_PROFILES 1024
+/*
+ * The number of empty profiles that are made in advance. User space makes more as soon as it
+ * handles a program that has got one, and a shell script starts some dozens of programs in a tenth
+ * of a second.
+ */
+#define GUARD_READY_PROFILES 64
+/*
+ * What a user other than root leaves to others. A user whose programs have fewer than
+ * GUARD_USER_FEW profiles leaves the first number of ready profiles, which are for root's programs.
+ * Another one leaves the second number, and has at most GUARD_USER_PROFILES.
+ */
+#define GUARD_READY_FOR_ROOT (GUARD_READY_PROFILES / 4)
+#define GUARD_READY_FOR_OTHERS (GUARD_READY_PROFILES / 2)
+#define GUARD_USER_FEW 16
+#define GUARD_USER_PROFILES (GUARD_PROFILES / 4)
+/* Users are counted by the lowest bits of their numbers. */
+#define GUARD_USERS 1024
 /* The slot of a program for which no profile was ready. */
 #define GUARD_PROFILE_NONE GUARD_PROFILES
 /* The slot of programs that the session does not guard. */
@@ -88,7 +105,11 @@ struct guard_profile {
 	__u32 overflow[GUARD_OVERFLOW_MAX];
 	/* User space has seen the program's file, and has exempted the file if it is exempt. */
 	__u32 is_identified;
-	__u32 unused;
+	/*
+	 * Whose program has taken the profile from the ready ones: the index in
+	 * `guard_user_profiles`, plus 1; 0: not counted.
+	 */
+	__u32 user;
 	/* Incremented at each freezing, so that user space can record the time. */
 	__u32 freezes_count;
 	/* Incremented when training data is wiped, or normal data is set. */
@@ -136,7 +157,9 @@ struct guard_parameters {
 	__u64 suspend_execve_ns;
 	__u32 suspend_execve;
 	/* There may be entries of the session in `guard_exempt_files`. */
-	__u32 has_exempt_files;
+	__u16 has_exempt_files;
+	/* Only programs with an entry in `guard_selected_files` are guarded. */
+	__u16 has_selected_files;
 };
 
 /* The executor `uid` of a program: the real, effective and saved user ID at its execve. */
@@ -156,6 +179,26 @@ struct guard_exempt_file {
 };
 /* The maximum number of such entries of all sessions, which are few paths for each. */
 #define GUARD_EXEMPT_FILES 1024
+
+/*
+ * A file that may be one of the selected programs (--exe): by its inode, or by the hash of its
+ * name. User space decides. The value of an inode's entry is its device.
+ */
+enum guard_selected_by {
+	GUARD_SELECTED_INODE = 0,
+	GUARD_SELECTED_NAME = 1,
+};
+
+struct guard_selected_file {
+	__u64 value;
+	/* enum guard_selected_by */
+	__u32 by;
+	__u32 session;
+};
+/* The maximum number of such entries of all sessions, which are few paths for each. */
+#define GUARD_SELECTED_FILES 1024
+/* A name is hashed up to this length, with the NUL that ends it. */
+#define GUARD_SELECTED_NAME_LEN 64
 
 /* The file of a program, and its scope. */
 struct guard_program {
@@ -373,6 +416,9 @@ struct guard_program_record {
 	__u32 pid;
 	__u32 profile_slot;
 	struct guard_program program;
+	/* The real user ID of the process, in the initial user namespace. */
+	__u32 user;
+	__u32 unused;
 	struct fd_path path;
 	struct identity_name scope;
 };
@@ -388,6 +434,7 @@ struct plugin_verdict {
 /* GUARD_EVENTS: the start of a program or an anomaly. */
 #define GUARD_LOSSES(X)                                                                            \
 	X(PROFILES, SESSION, "programs without a profile (none was ready)")                        \
+	X(USER_PROFILES, SESSION, "programs without a profile (too many of their user)")           \
 	X(UNGUARDED_CALLS, SESSION, "calls of programs without a profile")                         \
 	X(GUARD_EVENTS, SESSION, "guard events not reported (buffer full)")
 

@@ -2,10 +2,10 @@
 //! about other processes.
 
 use std::ffi::CString;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -219,7 +219,9 @@ pub fn current_call(tid: u32) -> Option<u32> {
     let line = fs::read_to_string(format!("/proc/{tid}/syscall")).ok()?;
     let number: u32 = line.split(' ').next()?.parse().ok()?;
     let mut head = [0; 5];
-    File::open(format!("/proc/{tid}/exe")).ok()?.read_exact(&mut head).ok()?;
+    // Another process may have a lease of the file, and an open would wait for its end.
+    let options = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).clone();
+    options.open(format!("/proc/{tid}/exe")).ok()?.read_exact(&mut head).ok()?;
     // EI_CLASS of the ELF header: 32-bit programs make 32-bit calls.
     let abi = if head[4] == 1 { wire::ABI_I386 } else { wire::ABI_X86_64 };
     (number < wire::CALL_UNKNOWN).then_some(abi * wire::CALLS_PER_ABI + number)

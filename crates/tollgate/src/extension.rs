@@ -68,6 +68,9 @@ pub const EVENTS_NOT_WRITTEN: &str = "guard events not written to the file of --
 /// reader of stderr.
 pub const MESSAGES_NOT_WRITTEN: &str = "messages not written (stderr was not read)";
 
+/// A loss that Tollgate counts itself: programs whose files the guard did not hash.
+pub const PROGRAMS_NOT_IDENTIFIED: &str = "programs not identified (file not hashed)";
+
 /// Reads the losses of a session when they are needed.
 pub struct LossReader {
     pub session: u32,
@@ -126,6 +129,12 @@ pub trait Extension {
     /// Does what is due. Called after each round of records, at the latest when
     /// [`Self::deadline`] has passed.
     fn tend(&mut self, _context: &mut SessionContext<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    /// Finishes what is in progress, within about a second. Called at the end of a session, before
+    /// anything is saved.
+    fn settle(&mut self, _context: &mut SessionContext<'_>) -> Result<()> {
         Ok(())
     }
 

@@ -266,6 +266,11 @@ impl SessionRunner {
         Ok(())
     }
 
+    /// Calls [`Extension::settle`] of all extensions.
+    pub fn settle(&mut self) -> Result<()> {
+        self.each(|extension, context| extension.settle(context))
+    }
+
     fn process_records(&mut self) -> Result<()> {
         let mut entered = BTreeSet::new();
         for record in &self.ring.read()? {
@@ -360,7 +365,7 @@ impl SessionRunner {
         let mut notes = ending.notes;
         let mut note =
             |done: Result<()>| notes.extend(done.err().map(|error| format!("{error:#}")));
-        note(self.tend());
+        note(self.tend().and_then(|()| self.settle()));
         let live = self.gate.live_threads(self.session.index);
         self.extensions.iter_mut().for_each(|extension| extension.before_detach(&live));
         let saved = self.save();
@@ -469,7 +474,7 @@ mod tests {
     use kernel::losses::LOSS_REASONS;
 
     use super::*;
-    use crate::extension::{EVENTS_NOT_WRITTEN, PLUGIN_RECORDS_LOST};
+    use crate::extension::{EVENTS_NOT_WRITTEN, PLUGIN_RECORDS_LOST, PROGRAMS_NOT_IDENTIFIED};
 
     /// The lines of a page's section about losses.
     fn losses_of(page: &str) -> impl Iterator<Item = &str> {
@@ -504,8 +509,14 @@ mod tests {
         let texts = pages.filter_map(|page| fs::read_to_string(page).ok());
         let documented: BTreeSet<_> = texts.flat_map(|text| documented_losses(&text)).collect();
         let counted = LOSS_REASONS.iter().map(|reason| reason.text);
-        let counted =
-            counted.chain([GAPS, PLUGIN_RECORDS_LOST, EVENTS_NOT_WRITTEN, MESSAGES_NOT_WRITTEN]);
+        let own = [
+            GAPS,
+            PLUGIN_RECORDS_LOST,
+            EVENTS_NOT_WRITTEN,
+            MESSAGES_NOT_WRITTEN,
+            PROGRAMS_NOT_IDENTIFIED,
+        ];
+        let counted = counted.chain(own);
         assert_eq!(documented, counted.map(str::to_owned).collect());
     }
 }

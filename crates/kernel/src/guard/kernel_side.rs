@@ -4,6 +4,7 @@
 use super::exempt_files::ExemptFiles;
 use super::holds::Holds;
 use super::profile_table::ProfileTable;
+use super::selected_files::SelectedFiles;
 use crate::gate::{Gate, KernelSide};
 use crate::wire;
 
@@ -17,6 +18,7 @@ impl KernelSide for GuardKernelSide {
             Holds::new(gate, session).release_all();
             ProfileTable::new(gate).drop_profiles(session);
             ExemptFiles::new(gate, session).clear();
+            SelectedFiles::new(gate, session).clear();
         }
     }
 }

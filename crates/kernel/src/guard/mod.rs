@@ -11,5 +11,6 @@ mod kernel_side;
 mod left_stopped;
 pub mod profile;
 pub mod profile_table;
+pub mod selected_files;
 
 pub use kernel_side::GuardKernelSide;

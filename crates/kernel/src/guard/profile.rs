@@ -192,13 +192,15 @@ impl KernelProfile {
     /// Discards all that the profile has learned. Its room and its counts of calls, freezes and
     /// wipes remain, and it stays identified.
     pub fn empty(&self) {
-        let wire::guard_profile { overflow, is_identified, calls, freezes_count, wipes, .. } =
-            self.mapping.read(0);
+        let wire::guard_profile {
+            overflow, is_identified, user, calls, freezes_count, wipes, ..
+        } = self.mapping.read(0);
         self.mapping.write(
             0,
             wire::guard_profile {
                 overflow,
                 is_identified,
+                user,
                 calls,
                 freezes_count,
                 wipes,
@@ -359,6 +361,11 @@ impl KernelProfile {
     /// it has not, the program may be held from now on.
     pub fn set_identified(&self) {
         atomic_field!(self.mapping, 0, is_identified).store(1, Ordering::SeqCst);
+    }
+
+    /// The number of the user for whom the profile counts; 0: for no user.
+    pub fn user(&self) -> u32 {
+        field!(self.mapping, 0, user).read()
     }
 
     /// Makes the training data the normal data. From then on, the program's calls are tested.

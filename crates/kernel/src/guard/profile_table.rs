@@ -1,6 +1,6 @@
 //! The programs that have a profile, and the empty profiles that wait for new programs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -15,9 +15,11 @@ use crate::guard::profile::{KernelProfile, new_map};
 use crate::mapped_array::{MappedArray, atomic_field, field};
 use crate::wire;
 
-/// The number of empty profiles that wait for new programs. More are made after a tenth of a
-/// second, and a shell script starts some dozens of programs in that time.
-const READY_PROFILES: i32 = 64;
+/// The number of empty profiles that wait for new programs.
+const READY_PROFILES: i32 = wire::GUARD_READY_PROFILES as i32;
+/// With fewer than this, more are made: before the programs of any user lack them.
+const MIN_READY_PROFILES: i32 =
+    (wire::GUARD_READY_FOR_OTHERS + wire::GUARD_READY_PROFILES) as i32 / 2;
 
 /// The profiles of a gate's programs, in profile slots. Slot 0 belongs to no program.
 pub struct ProfileTable<'a> {
@@ -88,7 +90,7 @@ impl<'a> ProfileTable<'a> {
 
     /// Whether so few empty profiles wait for new programs that more are to be made.
     pub fn needs_profiles(&self) -> bool {
-        self.ready_count().load(Ordering::SeqCst) < READY_PROFILES / 2
+        self.ready_count().load(Ordering::SeqCst) < MIN_READY_PROFILES
     }
 
     /// Makes empty profiles for programs that start from now on. If all slots are in use, there are
@@ -176,33 +178,54 @@ impl<'a> ProfileTable<'a> {
             .collect()
     }
 
-    /// Frees a profile that no thread uses. Returns `false`, and leaves the profile as it is, if a
-    /// thread has begun to use it.
-    pub fn retire_profile(&self, _lock: &Lock, slot: u32) -> Result<bool> {
+    /// Frees those of the profiles that no thread uses, and returns how many calls were made with
+    /// each. A profile stays as it is if a thread has begun to use it.
+    pub fn retire_profiles(
+        &self,
+        _lock: &Lock,
+        slots: &BTreeSet<u32>,
+    ) -> Result<BTreeMap<u32, u64>> {
         let programs = self.map("guard_programs");
-        let keys: Vec<_> = programs
-            .keys()
-            .filter(|key| {
-                let found = programs.lookup(key, MapFlags::ANY);
-                found.is_ok_and(|value| value.is_some_and(|value| value == slot.to_ne_bytes()))
-            })
-            .collect();
-        for key in &keys {
-            programs.delete(key).doing("removing a program's entry")?;
+        let mut removed = Vec::new();
+        for key in programs.keys() {
+            let found = programs.lookup(&key, MapFlags::ANY).doing("finding a program")?;
+            let slot = found.and_then(|slot| u32::read_from_bytes(&slot).ok());
+            if let Some(slot) = slot.filter(|slot| slots.contains(slot)) {
+                programs.delete(&key).doing("removing a program's entry")?;
+                removed.push((key, slot));
+            }
         }
         // After this, every thread that has found the slot in a removed entry has recorded the
         // slot.
         cpus::wait_for_all();
-        if self.profiles_in_use().contains(&slot) {
-            for key in &keys {
-                programs
-                    .update(key, &slot.to_ne_bytes(), MapFlags::ANY)
-                    .doing("restoring a program's entry")?;
-            }
-            return Ok(false);
+        let in_use = self.profiles_in_use();
+        for (key, slot) in removed.iter().filter(|(_, slot)| in_use.contains(slot)) {
+            programs
+                .update(key, &slot.to_ne_bytes(), MapFlags::ANY)
+                .doing("restoring a program's entry")?;
         }
-        self.recycle(slot)?;
-        Ok(true)
+        let mut retired = BTreeMap::new();
+        for slot in slots.difference(&in_use) {
+            retired.insert(*slot, self.profile(*slot)?.read().calls);
+            self.recycle(*slot)?;
+        }
+        Ok(retired)
+    }
+
+    /// The users whose programs have many of the profiles that they may have, by the numbers that
+    /// [`KernelProfile::user`] returns.
+    pub fn crowding_users(&self) -> Result<BTreeSet<u32>> {
+        /// From here on, unused profiles are freed for further programs of the user.
+        const MANY: u64 = wire::GUARD_USER_PROFILES as u64 / 4 * 3;
+        let profiles = self.user_profiles()?;
+        Ok((0..profiles.entries())
+            .filter(|index| profiles.read(*index) >= MANY)
+            .map(|index| index + 1)
+            .collect())
+    }
+
+    fn user_profiles(&self) -> Result<MappedArray<u64>> {
+        MappedArray::new(self.map("guard_user_profiles"), wire::GUARD_USERS)
     }
 
     /// Makes the threads that use a profile begin new windows. This is needed after other data was
@@ -230,6 +253,9 @@ impl<'a> ProfileTable<'a> {
             self.map("guard_overflow_windows")
                 .delete(&overflow.to_ne_bytes())
                 .doing("releasing a profile")?;
+        }
+        if let Some(index) = profile.user().checked_sub(1) {
+            self.user_profiles()?.whole(index).atomic().fetch_sub(1, Ordering::SeqCst);
         }
         profile.reset();
         self.enqueue_profile(slot)

@@ -86,6 +86,7 @@ fn policy(arguments: &DaemonArguments) -> Result<Option<Policy>> {
     policy.reports_holds = false;
     policy.wire.exempt_sid = policy.selection.exempt_sid.unwrap_or(wire::GUARD_NO_SID);
     policy.wire.has_exempt_files = 1;
+    policy.wire.has_selected_files = u16::from(!policy.selection.selected.is_empty());
     Ok(Some(policy))
 }
 
@@ -261,7 +262,7 @@ impl Daemon<'_> {
     /// Ends the daemon. Held processes are released even after an error.
     fn end(mut self, worked: Result<()>, has_guard: bool) -> Result<ExitCode> {
         let _ = notify(false, &[NotifyState::Stopping]);
-        let worked = worked.and_then(|()| self.runner.tend());
+        let worked = worked.and_then(|()| self.runner.tend()).and_then(|()| self.runner.settle());
         let saved = self.runner.save();
         self.runner.cancel()?;
         worked.and(saved)?;

@@ -2,6 +2,8 @@
 
 use kernel::wire;
 
+use super::report::GuardedProgram;
+
 /// The sums over a program's events.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Activity {
@@ -32,6 +34,34 @@ impl Activity {
         self.killed += u64::from(kills && !is_held && !is_refused);
         self.refused += u64::from(is_refused);
         self.unheld += u64::from(event.restraint == wire::GUARD_MAX_HELD);
+    }
+}
+
+impl Activity {
+    /// Adds what was done under another profile.
+    pub fn merge(&mut self, other: &Self) {
+        self.anomalies += other.anomalies;
+        self.max_lfc = self.max_lfc.max(other.max_lfc);
+        self.holds += other.holds;
+        self.held_ns = self.held_ns.saturating_add(other.held_ns);
+        self.killed += other.killed;
+        self.refused += other.refused;
+        self.unheld += other.unheld;
+    }
+
+    /// A row of a report without the program.
+    pub fn report(&self) -> GuardedProgram {
+        GuardedProgram {
+            anomalies: self.anomalies,
+            max_lfc: self.max_lfc,
+            holds: self.holds,
+            held_ns: self.held_ns,
+            killed: self.killed,
+            refused: self.refused,
+            unheld: self.unheld,
+            retrained: self.retrained,
+            ..GuardedProgram::default()
+        }
     }
 }
 

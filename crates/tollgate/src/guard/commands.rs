@@ -9,7 +9,9 @@ use super::arguments::{
     EventsArguments, HoldArguments, OffArguments, ProgramArguments, ReleaseArguments,
     StatusArguments,
 };
-use super::report::{GuardEvent, GuardedPrograms, RETRAINED, continues_text, with_scope};
+use super::report::{
+    GuardEvent, GuardedPrograms, RETRAINED, continues_text, unidentified_text, with_scope,
+};
 use super::requests::{GuardRequest, Status};
 use super::resolve::split_scope;
 use super::store::Store;
@@ -89,6 +91,9 @@ fn text(status: &Status, top: usize, columns: Option<usize>) -> String {
     if let Some(continues) = continues_text(status.foreign_continues) {
         let _ = writeln!(out, "{continues}");
     }
+    if let Some(ended) = unidentified_text(status.unidentified) {
+        let _ = writeln!(out, "{ended}");
+    }
     for program in status.programs.iter().filter(|program| program.retrained > 0) {
         let _ = writeln!(out, "{}: {RETRAINED}", program.title());
     }
@@ -127,6 +132,9 @@ fn text(status: &Status, top: usize, columns: Option<usize>) -> String {
     let _ = writeln!(out, "\n{}", table.heading());
     for program in shown {
         let _ = writeln!(out, "{}", table.row(program));
+        if let Some(line) = program.not_identified_text() {
+            let _ = writeln!(out, "  {line}");
+        }
     }
     let left_out = table.left_out();
     if !left_out.is_empty() {

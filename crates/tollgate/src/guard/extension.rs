@@ -80,7 +80,7 @@ impl Guard {
 
     /// The time until the next release or training stop, at most `longest`.
     pub fn deadline(&self, longest: Duration) -> Duration {
-        self.holds.deadline(longest)
+        self.programs.deadline(self.holds.deadline(longest))
     }
 
     /// The report, with the events that have not been taken yet, and without what is read from the
@@ -92,7 +92,7 @@ impl Guard {
             programs: self.programs.reports(),
             events: self.events.take(),
             events_left_out: self.events.left_out(),
-            unidentified: self.programs.unidentified(),
+            unidentified: self.programs.ended_too_soon(),
             ..GuardReport::default()
         }
     }
@@ -110,6 +110,7 @@ impl Guard {
             held: self.holds.held(gate, &self.programs),
             programs: self.programs.reports(),
             foreign_continues: self.holds.foreign_continues(gate),
+            unidentified: self.programs.ended_too_soon(),
             losses,
         }
     }

@@ -15,7 +15,7 @@ use crate::format::shown_path;
 use crate::user;
 
 /// Which programs are guarded, and which of these are never held.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct ProgramFilter {
     /// If empty, all programs are selected.
     pub selected: Vec<PathBuf>,
@@ -101,8 +101,12 @@ impl ProgramFilter {
 
     /// Whether a program is guarded.
     pub fn is_selected(&self, path: &Path, file: &Metadata) -> bool {
-        self.selected.is_empty()
-            || self.selected.iter().any(|selected| selected == path || is_at(selected, file))
+        self.is_path_selected(path) || self.selected.iter().any(|path| is_at(path, file))
+    }
+
+    /// Whether a program is guarded of which only the path is known.
+    pub fn is_path_selected(&self, path: &Path) -> bool {
+        self.selected.is_empty() || self.selected.iter().any(|selected| selected == path)
     }
 
     /// The users, as [`executor`] numbers them, whose processes of this program are never held;

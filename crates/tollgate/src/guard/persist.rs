@@ -2,11 +2,14 @@
 //! that no process uses. Baselines are stored every minute if they have changed, when their
 //! profiles are evicted, before a transition or an import, at a request, and when the session ends.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Context as _, Result};
 use kernel::gate::{Gate, Lock};
 use kernel::guard::profile_table::ProfileTable;
 use kernel::wire;
 
+use super::activity::Activity;
 use super::baseline::{Baseline, BaselineId};
 use super::clock::unix_now;
 use super::import::add;
@@ -70,37 +73,42 @@ impl ProgramTable {
         result
     }
 
-    /// If only a few profiles are left for new programs, stores programs that no process runs, and
-    /// frees at most `MAX_EVICTED` of their profiles. Continues if one cannot be stored, and
-    /// returns the first failure.
+    /// If only a few profiles are left for new programs, or for those of a user, stores programs
+    /// that no process runs, and frees at most `MAX_EVICTED` of their profiles. Continues if one
+    /// cannot be stored, and returns the first failure.
     pub fn evict_unused(&mut self, gate: &Gate) -> Result<()> {
-        /// Several times the number of profiles that are made in advance (`READY_PROFILES` of
-        /// crates/kernel/src/guard/profile_table.rs).
+        /// Several times the number of profiles that are made in advance
+        /// ([`wire::GUARD_READY_PROFILES`]).
         const MIN_FREE: usize = 256;
-        /// The kernel needs a few milliseconds for each profile, and held processes may have to
-        /// wait meanwhile.
+        /// Storing them takes a while, and held processes may have to wait meanwhile.
         const MAX_EVICTED: usize = 32;
         let table = ProfileTable::new(gate);
         table.prune_program_keys()?;
-        if self.programs.len() + MIN_FREE < wire::GUARD_PROFILES as usize {
+        let is_full = self.programs.len() + MIN_FREE >= wire::GUARD_PROFILES as usize;
+        let users = table.crowding_users()?;
+        if !is_full && users.is_empty() {
             return Ok(());
         }
         let in_use = table.profiles_in_use();
-        let unused: Vec<_> =
-            self.programs.keys().copied().filter(|slot| !in_use.contains(slot)).collect();
-        let (mut result, mut retired) = (Ok(()), 0);
-        for slot in unused {
-            let Some((program, _)) = self.programs.get_mut(&slot) else { continue };
-            let saved = save(&self.store.lock()?, program, &self.policy.wire, SaveScope::Active);
-            if saved.is_ok() && table.retire_profile(&Lock::take()?, slot)? {
-                self.programs.remove(&slot);
-                self.profile_slots.retain(|_, of_identity| *of_identity != slot);
-                retired += 1;
+        let is_unused = |(slot, (program, _)): &(&u32, &mut (TrackedProgram, Activity))| {
+            (is_full || users.contains(&program.profile.user()))
+                && program.identification.is_final()
+                && !in_use.contains(slot)
+        };
+        let (mut result, mut saved) = (Ok(()), BTreeSet::new());
+        let unused = self.programs.iter_mut().filter(is_unused).take(MAX_EVICTED);
+        for (slot, (program, _)) in unused {
+            match save(&self.store.lock()?, program, &self.policy.wire, SaveScope::Active) {
+                Ok(()) => drop(saved.insert(*slot)),
+                failed => result = result.and(failed),
             }
-            result = result.and(saved);
-            if retired == MAX_EVICTED {
-                break;
-            }
+        }
+        if saved.is_empty() {
+            return result;
+        }
+        for slot in table.retire_profiles(&Lock::take()?, &saved)?.into_keys() {
+            self.programs.remove(&slot);
+            self.profile_slots.retain(|_, of_identity| *of_identity != slot);
         }
         result
     }

@@ -236,6 +236,7 @@ pub fn observing_parameters() -> wire::guard_parameters {
         suspend_execve_ns: ns(default.delay_cap),
         has_exempt_files: 0,
         over_max_held: wire::GUARD_OBSERVE,
+        has_selected_files: 0,
     }
 }
 

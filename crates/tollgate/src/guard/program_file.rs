@@ -1,13 +1,15 @@
-//! A program's file, and the key by which the gate identifies it.
+//! A program's file, and the key by which the gate identifies it. The file is another user's
+//! choice, so these functions may block; the guard calls them in other threads.
 
 use std::fs::{self, File};
-use std::os::fd::AsRawFd as _;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use kernel::wire;
 
 use crate::kernel_text;
+use crate::regular_file::{descriptor_path, open_regular_if};
 
 /// `dev_t` in the kernel has 20 bits for the minor number (include/linux/kdev_t.h).
 const MINOR_BITS: u32 = 20;
@@ -40,31 +42,22 @@ pub fn is_running(pid: u32, file: &fs::Metadata) -> bool {
 }
 
 /// Opens the file that was executed: that of the process, if the process still runs, or the one at
-/// the path. The open file is compared with the record, because both may change at any time.
-pub fn open_program(record: &wire::guard_program_record) -> Option<File> {
-    let same = |file: &File| {
-        file.metadata().is_ok_and(|metadata| is_same_file(&metadata, &record.program))
-    };
-    let candidates = [format!("/proc/{}/exe", record.pid), kernel_text::path(&record.path)];
-    candidates
-        .iter()
-        .find_map(|path| open_file(Path::new(path)).ok().map(|(file, _)| file).filter(same))
-}
-
-/// Opens a regular file. Another kind of file may be at the path by now: opening a pipe would
-/// block, and some devices act as soon as they are opened.
-pub fn open_file(path: &Path) -> std::io::Result<(File, fs::Metadata)> {
-    use std::os::unix::fs::OpenOptionsExt as _;
-    let handle = fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?;
-    let metadata = handle.metadata()?;
-    if !metadata.is_file() {
-        return Err(std::io::ErrorKind::InvalidInput.into());
+/// the path. The file is compared with the record, because both may change at any time.
+///
+/// # Errors
+/// `NotFound`: it is not there any more. `WouldBlock`: a process has a lease of it.
+pub fn open_program(record: &wire::guard_program_record) -> io::Result<(File, fs::Metadata)> {
+    let path = kernel_text::path(&record.path);
+    let candidates = [format!("/proc/{}/exe", record.pid), path];
+    let mut failure = io::Error::from(ErrorKind::NotFound);
+    for path in &candidates {
+        match open_regular_if(Path::new(path), |file| is_same_file(file, &record.program)) {
+            Ok(opened) => return Ok(opened),
+            Err(error) if failure.kind() == ErrorKind::NotFound => failure = error,
+            Err(_) => {}
+        }
     }
-    Ok((File::open(descriptor_path(&handle))?, metadata))
-}
-
-fn descriptor_path(file: &File) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+    Err(failure)
 }
 
 /// The kernel appends this to the path of a file that was unlinked or replaced. The name of a file
@@ -107,22 +100,5 @@ mod tests {
         fs::remove_file(&path).expect("it can be removed");
         File::create(folder.path().join("other (deleted)")).expect("a file");
         assert_eq!(opened_path(&file), Some(path));
-    }
-
-    #[test]
-    fn no_pipe_and_no_device_is_opened() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let pipe = folder.path().join("pipe");
-        let name = std::ffi::CString::new(pipe.to_str().expect("a text")).expect("no NUL");
-        #[allow(unsafe_code)]
-        // SAFETY: a valid path.
-        let made = unsafe { libc::mkfifo(name.as_ptr(), 0o600) };
-        assert_eq!(made, 0);
-        for path in [pipe.as_path(), Path::new("/dev/null"), folder.path()] {
-            let error = open_file(path).expect_err("it is not a regular file");
-            assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput, "{}", path.display());
-        }
-        let (file, metadata) = open_file(Path::new("/proc/self/exe")).expect("this program");
-        assert_eq!(file.metadata().expect("it is open").ino(), metadata.ino());
     }
 }

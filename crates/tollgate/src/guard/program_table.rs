@@ -1,9 +1,8 @@
 //! The programs that a guard tracks: their profiles in the kernel, with the baselines of the store.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use kernel::gate::{Gate, Lock};
@@ -14,15 +13,18 @@ use kernel::wire;
 use super::activity::Activity;
 use super::baseline::{BaselineId, Digest};
 use super::clock::unix_now;
-use super::file_hasher::{FileHasher, StartedProgram};
+use super::ended_programs::EndedPrograms;
+use super::file_digests::FileDigests;
+use super::identifier::{FileFacts, Found, Identifier, StartedProgram};
 use super::policy::Policy;
-use super::program_file::{is_running, key, open_program, opened_path};
+use super::program_file::key;
 use super::report::GuardedProgram;
 use super::resolve::short_name;
 use super::scopes::{MAX_SCOPES, SessionScopes, has_free_scope};
 use super::store::Store;
-use super::tracked_program::TrackedProgram;
+use super::tracked_program::{Identification, TrackedProgram};
 use crate::format::shown_path;
+use crate::kernel_text;
 use crate::output::print_message;
 
 /// The programs of a session, each with its profile and its activity.
@@ -34,16 +36,21 @@ pub struct ProgramTable {
     pub(super) programs: BTreeMap<u32, (TrackedProgram, Activity)>,
     pub(super) profile_slots: BTreeMap<BaselineId, u32>,
     pub(super) scopes: SessionScopes,
-    pub(super) hasher: FileHasher,
+    pub(super) digests: FileDigests,
+    identifier: Identifier,
+    /// Programs whose files could not be opened any more.
+    pub(super) ended: EndedPrograms,
+    /// Programs whose files could not be hashed.
     unidentified: u64,
+    /// The files at the selected paths, as the kernel side knows them.
+    pub(super) selected_files: Vec<wire::guard_program>,
 }
 
 /// A program whose file could be read.
 pub struct IdentifiedProgram {
     pub path: PathBuf,
-    pub metadata: fs::Metadata,
-    /// `None` if the file was not hashed. The program is trained, but its baseline is not stored.
-    pub identity: Option<BaselineId>,
+    pub is_exempt: bool,
+    pub identity: BaselineId,
 }
 
 impl ProgramTable {
@@ -62,15 +69,19 @@ impl ProgramTable {
             let executors = policy.selection.executors(&file);
             exempt_files.set(&key(&file, session, 0), &executors)?;
         }
+        let digests = FileDigests::default();
         Ok(Self {
+            identifier: Identifier::new(policy.selection.clone(), digests.clone()),
             policy,
             store,
             session,
             programs: BTreeMap::new(),
             profile_slots: BTreeMap::new(),
             scopes,
-            hasher: FileHasher::default(),
+            digests,
+            ended: EndedPrograms::default(),
             unidentified: 0,
+            selected_files: Vec::new(),
         })
     }
 
@@ -85,6 +96,12 @@ impl ProgramTable {
     }
 
     /// The number of programs that ended before their files could be opened.
+    pub fn ended_too_soon(&self) -> u64 {
+        self.ended.programs
+    }
+
+    /// The number of programs whose files were not hashed, although they could be opened or the
+    /// programs still run.
     pub fn unidentified(&self) -> u64 {
         self.unidentified
     }
@@ -95,20 +112,21 @@ impl ProgramTable {
         gate: &Gate,
         lock: &Lock,
         slot: u32,
-        IdentifiedProgram { path, metadata, identity }: IdentifiedProgram,
+        IdentifiedProgram { path, is_exempt, identity }: IdentifiedProgram,
     ) -> Result<()> {
-        let mut program = TrackedProgram::new(
-            ProfileTable::new(gate).profile(slot)?,
-            Some(path),
-            identity.clone(),
-        );
-        program.is_exempt = !self.policy.selection.executors(&metadata).is_empty();
+        let (mut program, activity) = match self.programs.remove(&slot) {
+            Some(waiting) => waiting,
+            None => {
+                let profile = ProfileTable::new(gate).profile(slot)?;
+                (TrackedProgram::new(profile, path.clone()), Activity::default())
+            }
+        };
+        program.identify(path, &identity);
+        program.is_exempt = is_exempt;
         program.profile.set_identified();
-        if let Some(identity) = identity {
-            self.install(&mut program, gate, lock, &identity)?;
-            self.profile_slots.insert(identity, slot);
-        }
-        self.programs.insert(slot, (program, Activity::default()));
+        self.install(&mut program, gate, lock, &identity)?;
+        self.profile_slots.insert(identity, slot);
+        self.programs.insert(slot, (program, activity));
         Ok(())
     }
 
@@ -164,60 +182,128 @@ impl ProgramTable {
         Ok(())
     }
 
-    /// Handles the start of a program.
+    /// Handles the start of a program. Until its file is identified, its calls are learned.
     pub fn on_program_start(
         &mut self,
         gate: &Gate,
         record: &wire::guard_program_record,
     ) -> Result<()> {
-        let slot = record.profile_slot;
-        let Some(file) = open_program(record) else { return self.track_unidentified(gate, slot) };
-        let (metadata, path) = (file.metadata()?, opened_path(&file).unwrap_or_default());
-        // Before the file is hashed, which may take long.
-        let executors = self.policy.selection.executors(&metadata);
-        ExemptFiles::new(gate, self.session).set(&record.program, &executors)?;
-        ProfileTable::new(gate).profile(slot)?.set_identified();
-        if !self.policy.selection.is_selected(&path, &metadata) {
-            let (table, lock) = (ProfileTable::new(gate), Lock::take()?);
-            table.share_profile(&lock, &record.program, slot, wire::GUARD_PROFILE_UNSELECTED)?;
-            if self.policy.scope.is_some() {
-                let unselected = wire::GUARD_PROFILE_UNSELECTED;
-                table.insert_any_scope_key(&lock, &record.program, unselected)?;
+        let path = kernel_text::path(&record.path).into();
+        let profile = ProfileTable::new(gate).profile(record.profile_slot)?;
+        let program = TrackedProgram::new(profile, path);
+        self.programs.insert(record.profile_slot, (program, Activity::default()));
+        let scope = self.scopes.of_record(record);
+        self.identifier.open(StartedProgram::new(record, scope));
+        Ok(())
+    }
+
+    fn on_found(&mut self, gate: &Gate, program: StartedProgram, found: Found) -> Result<()> {
+        let slot = program.record.profile_slot;
+        match found {
+            Found::Opened(facts, file) => {
+                if !self.on_opened(gate, &program, &facts)? {
+                    return Ok(());
+                }
+                self.set(slot, Identification::Hashing, Some(facts.path.clone()));
+                if !self.identifier.hash(program, facts, file) {
+                    self.leave_unidentified(slot, Identification::TooLong);
+                }
             }
-            return Ok(());
+            Found::Hashed { facts, digest, is_certain } => {
+                if self.on_opened(gate, &program, &facts)? {
+                    return match digest {
+                        Some(digest) => self.on_hashed(gate, program, facts, digest, is_certain),
+                        None => {
+                            self.set(slot, Identification::Opening, Some(facts.path));
+                            self.leave_unidentified(slot, Identification::Unreadable);
+                            Ok(())
+                        }
+                    };
+                }
+            }
+            Found::Leased => {
+                if self.identifier.retry(program).is_some() {
+                    self.on_unopened(slot, Identification::Unreadable);
+                }
+            }
+            Found::Unreadable => self.on_unopened(slot, Identification::Unreadable),
+            Found::Gone => self.on_unopened(slot, Identification::EndedTooSoon),
         }
-        let (key, scope) = (record.program, self.scopes.of_record(record));
-        match self.hasher.hash(StartedProgram {
-            profile_slot: slot,
-            pid: record.pid,
-            key,
-            file,
-            path,
-            metadata,
-            scope,
-        }) {
-            Some((program, digest)) => self.on_hashed(gate, program, digest),
-            None => Ok(()),
+        Ok(())
+    }
+
+    /// Handles that the file of a program was opened. Returns whether the program is guarded.
+    fn on_opened(
+        &mut self,
+        gate: &Gate,
+        program: &StartedProgram,
+        facts: &FileFacts,
+    ) -> Result<bool> {
+        let (key, slot) = (&program.record.program, program.record.profile_slot);
+        ExemptFiles::new(gate, self.session).set(key, &facts.executors)?;
+        if let Some((program, _)) = self.programs.get(&slot) {
+            program.profile.set_identified();
         }
+        if !facts.is_selected {
+            self.release(gate, slot, key)?;
+        }
+        Ok(facts.is_selected)
+    }
+
+    /// Frees the profile of a program that is not selected.
+    fn release(&mut self, gate: &Gate, slot: u32, key: &wire::guard_program) -> Result<()> {
+        let (table, lock) = (ProfileTable::new(gate), Lock::take()?);
+        self.programs.remove(&slot);
+        table.share_profile(&lock, key, slot, wire::GUARD_PROFILE_UNSELECTED)?;
+        if self.policy.scope.is_some() {
+            table.insert_any_scope_key(&lock, key, wire::GUARD_PROFILE_UNSELECTED)?;
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, slot: u32, identification: Identification, path: Option<PathBuf>) {
+        if let Some((program, _)) = self.programs.get_mut(&slot) {
+            program.identification = identification;
+            program.path = path.unwrap_or_else(|| program.path.clone());
+        }
+    }
+
+    /// A program whose file was not hashed is trained, but its baseline is not stored.
+    fn leave_unidentified(&mut self, slot: u32, why: Identification) {
+        self.unidentified += 1;
+        self.set(slot, why, None);
+    }
+
+    /// Handles that the file of a program could not be opened.
+    fn on_unopened(&mut self, slot: u32, why: Identification) {
+        let Some((program, _)) = self.programs.get(&slot) else { return };
+        program.profile.set_identified();
+        let is_selected = self.policy.selection.is_path_selected(&program.path);
+        if is_selected && why != Identification::EndedTooSoon {
+            self.leave_unidentified(slot, why);
+            return;
+        }
+        self.ended.add(slot, is_selected);
+        self.set(slot, Identification::EndedTooSoon, None);
     }
 
     fn on_hashed(
         &mut self,
         gate: &Gate,
         program: StartedProgram,
-        digest: Option<Digest>,
+        facts: FileFacts,
+        digest: Digest,
+        is_certain: bool,
     ) -> Result<()> {
-        // While a program runs, nobody can write to its file.
-        let is_certain = !program.changes_unseen() || is_running(program.pid, &program.metadata);
-        let StartedProgram { profile_slot: slot, key, path, metadata, scope, .. } = program;
+        let StartedProgram { record, scope, .. } = program;
+        let (slot, key) = (record.profile_slot, record.program);
+        let FileFacts { path, executors, .. } = facts;
+        let is_exempt = !executors.is_empty();
         let lock = Lock::take()?;
-        let mut identity = digest.map(|digest| BaselineId { digest, scope });
-        let is_one_too_many = |identity: &BaselineId| {
-            !self.profile_slots.contains_key(identity)
-                && !has_free_scope(identity, self.profile_slots.keys())
-        };
-        let too_many = identity.as_ref().is_some_and(is_one_too_many);
-        if let Some(identity) = identity.as_mut().filter(|_| too_many) {
+        let mut identity = BaselineId { digest, scope };
+        let too_many = !self.profile_slots.contains_key(&identity)
+            && !has_free_scope(&identity, self.profile_slots.keys());
+        if too_many {
             identity.scope = None;
             let _ = print_message(&format!(
                 "tollgate: {} runs in more than {MAX_SCOPES} scopes: in further scopes it uses \
@@ -225,46 +311,56 @@ impl ProgramTable {
                 shown_path(&path)
             ));
         }
-        let tracked =
-            identity.as_ref().and_then(|identity| self.profile_slots.get(identity)).copied();
-        let tracked = tracked.filter(|tracked| *tracked != slot);
+        let tracked = self.profile_slots.get(&identity).copied().filter(|tracked| *tracked != slot);
+        let table = ProfileTable::new(gate);
         if too_many {
-            ProfileTable::new(gate).insert_any_scope_key(&lock, &key, tracked.unwrap_or(slot))?;
+            table.insert_any_scope_key(&lock, &key, tracked.unwrap_or(slot))?;
         }
         let Some(tracked) = tracked else {
-            ProfileTable::new(gate).settle(&lock, &key, slot)?;
+            table.settle(&lock, &key, slot)?;
             if !is_certain {
                 // What it did may belong to another content, and its later executions may not.
-                ProfileTable::new(gate).profile(slot)?.empty();
-                ProfileTable::new(gate).restart_windows(slot);
+                table.profile(slot)?.empty();
+                table.restart_windows(slot);
             }
-            return self.track(gate, &lock, slot, IdentifiedProgram { path, metadata, identity });
+            return self.track(gate, &lock, slot, IdentifiedProgram { path, is_exempt, identity });
         };
-        let calls = ProfileTable::new(gate).share_profile(&lock, &key, slot, tracked)?;
-        if let Some((program, _)) = self.programs.get_mut(&tracked) {
+        let calls = table.share_profile(&lock, &key, slot, tracked)?;
+        let waited = self.programs.remove(&slot);
+        if let Some((program, activity)) = self.programs.get_mut(&tracked) {
             program.early_calls += calls;
             // A copy may have started before the exempt program itself.
-            program.is_exempt |= !self.policy.selection.executors(&metadata).is_empty();
+            program.is_exempt |= is_exempt;
+            if let Some((_, before)) = waited {
+                activity.merge(&before);
+            }
         }
         Ok(())
     }
 
-    /// Tracks a program that ended before its file could be opened. Without an identity, what it
-    /// learns is not stored.
-    fn track_unidentified(&mut self, gate: &Gate, slot: u32) -> Result<()> {
-        self.unidentified += 1;
-        let program = TrackedProgram::new(ProfileTable::new(gate).profile(slot)?, None, None);
-        program.profile.set_identified();
-        self.programs.insert(slot, (program, Activity::default()));
+    /// Waits for the programs whose files are being opened or hashed, at most for `longest`.
+    pub fn settle(&mut self, gate: &Gate, longest: Duration) -> Result<()> {
+        let until = Instant::now() + longest;
+        while let Some((program, found)) = self.identifier.wait(until) {
+            self.on_found(gate, program, found)?;
+        }
+        let waits = |(program, _): &&(TrackedProgram, Activity)| program.identification.waits();
+        self.unidentified += self.programs.values().filter(waits).count() as u64;
         Ok(())
     }
 
-    /// Tracks programs whose files the thread has hashed, makes frozen baselines normal in time,
-    /// and adds room to profiles.
+    /// As [`Identifier::deadline`].
+    pub fn deadline(&self, longest: Duration) -> Duration {
+        self.identifier.deadline(longest)
+    }
+
+    /// Tracks programs whose files were hashed, makes frozen baselines normal in time, and adds
+    /// room to profiles.
     pub fn tend(&mut self, gate: &Gate) -> Result<()> {
-        for (program, digest) in self.hasher.finished() {
-            self.on_hashed(gate, program, digest)?;
+        for (program, found) in self.identifier.found() {
+            self.on_found(gate, program, found)?;
         }
+        self.free_ended(gate)?;
         let now = unix_now();
         let (mode, wait) = (self.policy.mode, self.policy.normal_wait);
         for (program, _) in self.programs.values_mut() {
@@ -282,11 +378,32 @@ impl ProgramTable {
         Ok(())
     }
 
+    /// Frees the profiles of programs that ended before their files could be opened. What they did
+    /// stays in the report.
+    fn free_ended(&mut self, gate: &Gate) -> Result<()> {
+        let Some(slots) = self.ended.due() else { return Ok(()) };
+        for (slot, calls) in ProfileTable::new(gate).retire_profiles(&Lock::take()?, &slots)? {
+            let activity = self.programs.remove(&slot).map(|(_, activity)| activity);
+            self.ended.free(slot, calls, &activity.unwrap_or_default());
+        }
+        Ok(())
+    }
+
     /// The programs that made calls, the most anomalous one first.
     pub fn reports(&self) -> Vec<GuardedProgram> {
-        let entries = self.programs.values();
+        // Whether a program is selected may not be known yet.
+        let selects = !self.policy.selection.selected.is_empty();
+        let shown = self.programs.values().filter(|(program, _)| match program.identification {
+            Identification::EndedTooSoon => false,
+            Identification::Opening => !selects,
+            _ => true,
+        });
         let mut programs: Vec<_> =
-            entries.map(|(program, activity)| program_report(program, activity)).collect();
+            shown.map(|(program, activity)| program_report(program, activity)).collect();
+        let waiting = self.ended.waiting().filter_map(|slot| self.programs.get(&slot));
+        programs.push(self.ended.report(waiting.map(|(program, activity)| {
+            (program.profile.read().calls, program.profile.bytes() as u64, activity)
+        })));
         programs.sort_by_key(|program| {
             (std::cmp::Reverse(program.anomalies), std::cmp::Reverse(program.calls))
         });
@@ -304,6 +421,7 @@ fn program_report(program: &TrackedProgram, activity: &Activity) -> GuardedProgr
     };
     GuardedProgram {
         path: program.path_text(),
+        not_identified: program.identification.text().map(str::to_owned),
         digest: program.digest.map(|digest| digest.to_string()),
         scope: program.scope.clone(),
         state: state.into(),
@@ -312,15 +430,8 @@ fn program_report(program: &TrackedProgram, activity: &Activity) -> GuardedProgr
         pairs: contents.pairs.len(),
         windows: contents.windows.len(),
         unlearned: program.profile.unlearned(),
-        anomalies: activity.anomalies,
-        max_lfc: activity.max_lfc,
-        holds: activity.holds,
-        held_ns: activity.held_ns,
-        killed: activity.killed,
-        refused: activity.refused,
-        unheld: activity.unheld,
         counted_anomalies: program.counted.count,
-        retrained: activity.retrained,
         bytes: program.profile.bytes() as u64,
+        ..activity.report()
     }
 }

@@ -32,6 +32,10 @@ pub struct GuardReport {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct GuardedProgram {
     pub path: String,
+    /// Why the program is not identified by the content of its file: "not hashed yet", "longer than
+    /// 1 GiB", or "not readable". What it does is learned, neither tested nor stored.
+    #[serde(default)]
+    pub not_identified: Option<String>,
     /// The SHA-256 digest of the program's file. Null if the file could not be hashed, or if the
     /// stored baseline cannot be used.
     pub digest: Option<String>,
@@ -196,6 +200,13 @@ pub fn with_scope(program: &str, scope: Option<&str>) -> String {
 }
 
 impl GuardedProgram {
+    /// States that the program is not identified, and why, if so.
+    pub fn not_identified_text(&self) -> Option<String> {
+        self.not_identified.as_ref().map(|why| {
+            format!("its file is not identified ({why}), so it is neither tested nor stored")
+        })
+    }
+
     /// The path and the scope, for display.
     pub fn title(&self) -> String {
         with_scope(&self.path, self.scope.as_deref())
@@ -327,6 +338,9 @@ fn guard_text(out: &mut String, guard: &GuardReport, layout: &TextOptions) {
     let _ = writeln!(out, "\n{INDENTATION}{}", table.heading());
     for program in shown {
         let _ = writeln!(out, "{INDENTATION}{}", table.row(program));
+        if let Some(line) = program.not_identified_text() {
+            let _ = writeln!(out, "    {line}");
+        }
         if program.unlearned > 0 {
             let _ = writeln!(
                 out,
@@ -360,18 +374,22 @@ fn guard_text(out: &mut String, guard: &GuardReport, layout: &TextOptions) {
     if let Some(continues) = continues_text(guard.foreign_continues) {
         let _ = writeln!(out, "note: {continues}");
     }
-    if guard.unidentified > 0 {
-        let ended = number_of(guard.unidentified as usize, "program");
-        let _ = writeln!(
-            out,
-            "note: {ended} ended before being identified; their calls are not stored"
-        );
+    if let Some(ended) = unidentified_text(guard.unidentified) {
+        let _ = writeln!(out, "note: {ended}");
     }
 }
 
 /// States that a program is not tested any more.
 pub const RETRAINED: &str =
     "returned to training, and was not tested after that: too many anomalies have counted";
+
+/// States that programs have ended too soon, if any have.
+pub fn unidentified_text(unidentified: u64) -> Option<String> {
+    (unidentified > 0).then(|| {
+        let ended = number_of(unidentified as usize, "program");
+        format!("{ended} ended before being identified; their calls are not stored")
+    })
+}
 
 /// States that others have continued held processes, if they have.
 pub fn continues_text(foreign_continues: u64) -> Option<String> {

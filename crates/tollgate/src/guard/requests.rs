@@ -65,6 +65,9 @@ pub struct Status {
     /// As in the report.
     #[serde(default)]
     pub foreign_continues: u64,
+    /// As in the report.
+    #[serde(default)]
+    pub unidentified: u64,
     pub losses: BTreeMap<String, u64>,
 }
 

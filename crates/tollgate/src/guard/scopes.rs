@@ -17,8 +17,9 @@ use serde::Deserialize;
 
 use super::baseline::BaselineId;
 use super::container_image::image_of;
-use super::program_file::{file_of_link, open_file};
+use super::program_file::file_of_link;
 use crate::kernel_text;
+use crate::regular_file::open_regular;
 
 /// The maximum number of scopes of one program that have profiles at a time. Scripts that are
 /// created and run only once must not use up the profiles of all other programs.
@@ -141,6 +142,7 @@ pub fn has_free_scope<'a>(
 }
 
 /// What determines a process's scope.
+#[derive(Default)]
 pub struct ProcessInfo {
     program: PathBuf,
     arguments: Vec<Vec<u8>>,
@@ -151,6 +153,7 @@ pub struct ProcessInfo {
 
 impl ProcessInfo {
     /// Information about a process. What cannot be read because the process has ended is empty.
+    /// This may block: a process may have put its arguments into a file of FUSE.
     pub fn from_pid(pid: u32) -> Self {
         let at = |file| format!("/proc/{pid}/{file}");
         let line = fs::read(at("cmdline")).unwrap_or_default();
@@ -195,8 +198,8 @@ pub fn interpreter_of_script(path: &Path, words: &[OsString]) -> (PathBuf, Vec<O
     /// BINPRM_BUF_SIZE, include/uapi/linux/binfmts.h
     const MAX_SHEBANG_BYTES: u64 = 256;
     let mut first = Vec::new();
-    let read =
-        open_file(path).and_then(|(file, _)| file.take(MAX_SHEBANG_BYTES).read_to_end(&mut first));
+    let read = open_regular(path)
+        .and_then(|(file, _)| file.take(MAX_SHEBANG_BYTES).read_to_end(&mut first));
     let line = first.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let Some(line) = line.strip_prefix(b"#!").filter(|_| read.is_ok()).map(<[u8]>::trim_ascii)
     else {

@@ -18,13 +18,19 @@ use super::policy::Policy;
 use super::replies::reply;
 use super::report::GuardReport;
 use super::requests::REQUEST_KEY;
-use crate::extension::{Extension, ExtensionSetup, Joining, Losses, Request, SessionContext};
+use super::unguarded_programs::UnguardedPrograms;
+use crate::extension::{
+    Extension, ExtensionSetup, Joining, Losses, PROGRAMS_NOT_IDENTIFIED, Request, SessionContext,
+};
 use crate::format::{number_of, printable};
 use crate::output::{log_message, print_message};
 use crate::report::Section;
 
 /// How often changed baselines are stored.
 const SAVE_INTERVAL: Duration = Duration::from_secs(60);
+
+/// For how long a session waits at its end for files of programs that are being hashed.
+const SETTLING_TIME: Duration = Duration::from_secs(1);
 
 /// A guard with a policy.
 pub struct GuardSetup {
@@ -61,6 +67,7 @@ impl ExtensionSetup for GuardSetup {
             _pin: pin,
             report: None,
             noted_other_guard: false,
+            unguarded: UnguardedPrograms::default(),
             since: SystemTime::now(),
             saved: Instant::now(),
         }))
@@ -78,6 +85,7 @@ struct GuardInSession {
     /// Made before the tasks are detached.
     report: Option<GuardReport>,
     noted_other_guard: bool,
+    unguarded: UnguardedPrograms,
     since: SystemTime,
     saved: Instant,
 }
@@ -112,7 +120,10 @@ impl Extension for GuardInSession {
         joining: &mut Joining<'_>,
     ) -> Result<()> {
         match joining {
-            Joining::Later => self.guard.programs.preload_stored(context.gate),
+            Joining::Later => {
+                self.guard.programs.prepare_selected(context.gate)?;
+                self.guard.programs.preload_stored(context.gate)
+            }
             Joining::Command { program, words } => {
                 self.guard.programs.preload_command(context.gate, &Lock::take()?, program, words)
             }
@@ -160,6 +171,10 @@ impl Extension for GuardInSession {
         Ok(())
     }
 
+    fn settle(&mut self, context: &mut SessionContext<'_>) -> Result<()> {
+        self.guard.programs.settle(context.gate, SETTLING_TIME)
+    }
+
     fn deadline(&self, longest: Duration) -> Duration {
         self.guard.deadline(longest)
     }
@@ -168,7 +183,11 @@ impl Extension for GuardInSession {
         if let Some(events) = &mut self.events {
             events.tend();
         }
+        // None of these must prevent the others.
+        let logged = self.unguarded.tend(context);
+        let selected = self.guard.programs.refresh_selected(context.gate);
         let evicted = self.guard.programs.evict_unused(context.gate);
+        let evicted = logged.and(selected).and(evicted);
         if self.saved.elapsed() <= SAVE_INTERVAL {
             return evicted;
         }
@@ -193,7 +212,12 @@ impl Extension for GuardInSession {
     }
 
     fn losses(&self) -> Losses {
-        self.events.as_ref().map(Events::losses).unwrap_or_default()
+        let mut losses = self.events.as_ref().map(Events::losses).unwrap_or_default();
+        let unidentified = self.guard.programs.unidentified();
+        if unidentified > 0 {
+            losses.insert(PROGRAMS_NOT_IDENTIFIED.into(), unidentified);
+        }
+        losses
     }
 
     fn metrics(

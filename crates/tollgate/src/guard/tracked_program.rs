@@ -23,8 +23,9 @@ use crate::format::printable;
 /// A program whose baseline is in use.
 pub struct TrackedProgram {
     pub profile: KernelProfile,
-    /// Where the program was seen. `None` if it ended before its file could be opened.
-    pub path: Option<PathBuf>,
+    /// Where the program was seen.
+    pub path: PathBuf,
+    pub identification: Identification,
     /// One of its files is exempt.
     pub is_exempt: bool,
     pub digest: Option<Digest>,
@@ -49,6 +50,43 @@ pub struct TrackedProgram {
     /// The wipe count at which the map was read, and the map: for each symbol, the symbols that
     /// normally follow it.
     next: Option<(u32, BTreeMap<u8, BTreeSet<u8>>)>,
+}
+
+/// Whether a program is identified by the content of its file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Identification {
+    /// Its file is to be opened.
+    Opening,
+    /// Its file is to be hashed.
+    Hashing,
+    Identified,
+    /// It ended before its file could be opened.
+    EndedTooSoon,
+    TooLong,
+    Unreadable,
+}
+
+impl Identification {
+    /// Whether the program may be identified later.
+    pub fn waits(self) -> bool {
+        matches!(self, Self::Opening | Self::Hashing)
+    }
+
+    /// Whether nothing more is to be done about it.
+    pub fn is_final(self) -> bool {
+        !self.waits() && self != Self::EndedTooSoon
+    }
+
+    /// Why the program is not identified, for reports. `None` if it is.
+    pub fn text(self) -> Option<&'static str> {
+        match self {
+            Self::Identified => None,
+            Self::Opening | Self::Hashing => Some("not hashed yet"),
+            Self::EndedTooSoon => Some("ended too soon"),
+            Self::TooLong => Some("longer than 1 GiB"),
+            Self::Unreadable => Some("not readable"),
+        }
+    }
 }
 
 /// The state of a program in the store.
@@ -104,19 +142,15 @@ impl StoredState {
 }
 
 impl TrackedProgram {
-    /// A new program; without an identity, nothing of it is stored.
-    pub fn new(
-        profile: KernelProfile,
-        path: Option<PathBuf>,
-        identity: Option<BaselineId>,
-    ) -> Self {
-        let (digest, scope) = identity.map(|id| (id.digest, id.scope)).unzip();
+    /// A program that has just started. As long as it is not identified, nothing of it is stored.
+    pub fn new(profile: KernelProfile, path: PathBuf) -> Self {
         Self {
             profile,
             path,
+            identification: Identification::Opening,
             is_exempt: false,
-            digest,
-            scope: scope.flatten(),
+            digest: None,
+            scope: None,
             installed: None,
             stored_calls: 0,
             in_store: StoredState::default(),
@@ -130,6 +164,14 @@ impl TrackedProgram {
         }
     }
 
+    /// From now on, the program has this identity.
+    pub fn identify(&mut self, path: PathBuf, identity: &BaselineId) {
+        self.path = path;
+        self.identification = Identification::Identified;
+        self.digest = Some(identity.digest);
+        self.scope.clone_from(&identity.scope);
+    }
+
     /// The program's identity. `None` if nothing of the program is stored.
     pub fn identity(&self) -> Option<BaselineId> {
         Some(BaselineId { digest: self.digest?, scope: self.scope.clone() })
@@ -137,9 +179,7 @@ impl TrackedProgram {
 
     /// The program's path, as reports have it.
     pub fn path_text(&self) -> String {
-        self.path
-            .as_ref()
-            .map_or_else(|| "(ended too soon)".into(), |path| path.to_string_lossy().into_owned())
+        self.path.to_string_lossy().into_owned()
     }
 
     /// The program's path and scope, for a message.
@@ -258,8 +298,7 @@ impl TrackedProgram {
             _ => BaselineState::Training,
         };
         let paths: BTreeSet<_> = before.map(|stored| stored.paths.clone()).unwrap_or_default();
-        let own = self.path.as_ref().map(|path| path.to_string_lossy().into_owned());
-        let paths = limited_paths(paths.into_iter().chain(own));
+        let paths = limited_paths(paths.into_iter().chain([self.path_text()]));
         let symbols = SymbolIndex::of(&contents);
         let mut baseline = Baseline {
             digest: self.digest?,

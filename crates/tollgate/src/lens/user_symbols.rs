@@ -1,7 +1,8 @@
 //! The functions on the user stack of a slow call.
 
-use std::fs;
+use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 
 use blazesym::Pid;
 use blazesym::symbolize::source::{Elf, Process, Source};
@@ -9,6 +10,7 @@ use blazesym::symbolize::{Input, Symbolizer};
 use kernel::wire;
 
 use crate::kernel_text;
+use crate::regular_file::{descriptor_path, open_regular_if};
 
 /// The number of frames, without those at the end that are not code.
 fn frames(record: &wire::slow_call) -> usize {
@@ -51,10 +53,12 @@ impl UserSymbols {
     /// path; it must still be the same.
     fn in_file(&self, file: &wire::fd_path, offsets: &[u64]) -> Vec<Option<String>> {
         let path = kernel_text::path(file);
-        if !fs::metadata(&path).is_ok_and(|found| found.ino() == file.inode) {
+        let is_same = |found: &Metadata| found.ino() == file.inode;
+        let Ok((opened, _)) = open_regular_if(Path::new(&path), is_same) else {
             return vec![None; offsets.len()];
-        }
-        self.names(&Source::Elf(Elf::new(path)), Input::FileOffset(offsets))
+        };
+        // While the file is open, nobody can take a lease for which an open would have to wait.
+        self.names(&Source::Elf(Elf::new(descriptor_path(&opened))), Input::FileOffset(offsets))
     }
 
     /// The functions at addresses of a process that lives.

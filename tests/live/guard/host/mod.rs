@@ -6,6 +6,7 @@ mod escapes;
 mod evasion;
 mod exemptions;
 mod holds;
+mod identification;
 mod kill9;
 mod left_stopped;
 mod model;
