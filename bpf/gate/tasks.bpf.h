@@ -61,8 +61,9 @@ static __always_inline u32 inherited_mask(struct session *session, struct thread
 {
 	if (!before)
 		return 0;
-	return before->mask & (session->mask & LENS ? PACE | LENS | LENS_SITES
-						    : PACE | LENS | LENS_SITES | LENS_SAMPLE);
+	return before->mask &
+	       (session->mask & LENS ? PACE | LENS | LENS_SITES | LENS_WHY
+				     : PACE | LENS | LENS_SITES | LENS_WHY | LENS_SAMPLE);
 }
 
 /* Applies a session to a thread. `before`: as in struct joining. */

@@ -16,6 +16,7 @@
 #include "wire/losses.h"
 #include "wire/programs.h"
 #include "wire/tables.h"
+#include "wire/why.h"
 
 /* Identifies a map called .bss.tollgate as the gate's ("TOLLGATE"). */
 #define GATE_MAGIC 0x544f4c4c47415445ULL
@@ -23,7 +24,7 @@
 /* The maximum number of programs for pre-call holds: crates/kernel/src/precall.rs. */
 #define GUARD_HOOKS 23
 /* The maximum number of shared maps: crates/kernel/src/gate/maps.rs. */
-#define GATE_MAPS 76
+#define GATE_MAPS 79
 /*
  * The maximum number of links. It includes one unused entry if the number of links and maps would
  * be even otherwise, because `struct gate_header` must not end in padding. This is not a macro,
@@ -64,9 +65,11 @@ enum gate_mask {
 	/* Processes of a session can have records of their calls in their own memory. */
 	LENS_IN_BAND = 1 << 14,
 	/* 1 << 15 is that of the example in docs/extending.md. */
+	/* Each sleep is recorded with its waker and the holder of its lock. */
+	LENS_WHY = 1 << 16,
 
 	/* No extension: a watch has attached the thread, and has not begun to count. */
-	AWAITS_BEGIN = 1 << 16,
+	AWAITS_BEGIN = 1 << 17,
 };
 
 /* The extensions of a mask. */
@@ -111,6 +114,7 @@ struct gate_config {
 	/* Bounds of .sched.text: frames in it are the scheduler's, not a blocking site. */
 	__u64 sched_text_start;
 	__u64 sched_text_end;
+	struct why_config why;
 	__u32 cells;
 	/* Cells below this number are for any row, the others for common rows only. */
 	__u32 unreserved_cells;

@@ -5,6 +5,7 @@
 
 #include "wire/path.h"
 #include "wire/tables.h"
+#include "wire/why.h"
 
 /*
  * Errors have indices for errno 1..133 and for the restart codes 512..516, which are visible at the
@@ -205,6 +206,9 @@ struct slow_call {
 	__u32 stack_files;
 	__u32 unused;
 	struct fd_path stack_file[STACK_FILES];
+	/* With LENS_WHY, if there is a kernel stack. */
+	__u32 has_why;
+	struct why_slow why;
 };
 
 /* A thread's state: what the lens needs at each call. */
@@ -368,6 +372,7 @@ struct in_band_site_key {
 	X(REQUESTS, SHARED, "io_uring requests not counted (table full)")                          \
 	X(REQUEST_ENDS, SHARED, "io_uring requests without an observed end (queue full)")          \
 	X(SITES_FULL, SHARED, "blocking sites not recorded (table full)")                          \
+	X(CAUSES_FULL, SHARED, "wakers and holders of locks not recorded (table full)")            \
 	X(SLOW_CALLS, SESSION, "slow calls not reported (buffer full)")
 
 #endif

@@ -18,6 +18,7 @@ const EVERYTHING: u32 = wire::LENS
     | wire::LENS_SLOW
     | wire::LENS_SAMPLE
     | wire::LENS_IN_BAND
+    | wire::LENS_WHY
     | wire::GUARD
     | wire::GUARD_SCOPED
     | wire::SERVICE

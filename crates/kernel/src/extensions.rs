@@ -4,10 +4,11 @@
 use crate::gate::KernelSide;
 
 /// All kernel sides, in the order in which they release what a session holds.
-pub static ALL: [&dyn KernelSide; 5] = [
+pub static ALL: [&dyn KernelSide; 6] = [
     &crate::service::ServicesKernelSide,
     &crate::guard::GuardKernelSide,
     &crate::pace::PaceKernelSide,
     &crate::plugin::PluginsKernelSide,
     &crate::lens::in_band::InBandKernelSide,
+    &crate::lens::why::WhyKernelSide,
 ];

@@ -524,10 +524,11 @@ impl Gate {
                 _ if session.beginning != BEGUN => wire::AWAITS_BEGIN,
                 None => session.mask,
                 Some(inner) if inner & wire::LENS != 0 => {
-                    session.mask & (wire::LENS | wire::LENS_SITES | wire::PACE)
+                    session.mask & (wire::LENS | wire::LENS_SITES | wire::LENS_WHY | wire::PACE)
                 }
                 Some(_) => {
-                    let lens = wire::LENS | wire::LENS_SITES | wire::LENS_SAMPLE;
+                    let options = wire::LENS_SITES | wire::LENS_WHY | wire::LENS_SAMPLE;
+                    let lens = wire::LENS | options;
                     session.mask & (lens | wire::PACE)
                 }
             };

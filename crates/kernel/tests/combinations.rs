@@ -7,13 +7,15 @@ use std::collections::BTreeSet;
 use kernel::gate::{LoadedGate, lazy_maps};
 use kernel::{extensions, precall, wire};
 
-const LENS: [u32; 6] = [
+const LENS: [u32; 8] = [
     0,
     wire::LENS,
     wire::LENS | wire::LENS_SITES,
     wire::LENS | wire::LENS_SITES | wire::LENS_SLOW,
     wire::LENS | wire::LENS_SITES | wire::LENS_SAMPLE,
     wire::LENS | wire::LENS_IN_BAND,
+    wire::LENS | wire::LENS_SITES | wire::LENS_WHY,
+    wire::LENS | wire::LENS_SITES | wire::LENS_SLOW | wire::LENS_WHY,
 ];
 const SERVICE: [u32; 3] = [0, wire::SERVICE, wire::SERVICE | wire::SERVICE_FILES];
 const PACE: [u32; 2] = [0, wire::PACE];
@@ -37,7 +39,8 @@ fn load(masks: impl IntoIterator<Item = u32>) {
 }
 
 /// Each of the sixteen subsets of lens, guard, service and plugin except the empty one, all options
-/// included; then pace, sessions of control groups and in-band records beside the largest of them.
+/// included; then pace, sessions of control groups, in-band records and the causes of sleeps beside
+/// the largest of them.
 /// With pace, more subsets would take minutes in an emulated machine.
 #[test]
 fn every_combination_of_extensions_loads() {
@@ -48,7 +51,7 @@ fn every_combination_of_extensions_loads() {
         parts.fold(0, |mask, (_, part)| mask | part)
     };
     let all = 1 << extensions.len();
-    let rest = PACE[1] | FOLLOW_CGROUPS[1] | wire::LENS_IN_BAND;
+    let rest = PACE[1] | FOLLOW_CGROUPS[1] | wire::LENS_IN_BAND | wire::LENS_WHY;
     load((1..all).map(subset).chain([subset(all - 1) | rest]));
 }
 

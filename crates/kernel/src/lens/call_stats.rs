@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use super::causes::Causes;
 use crate::wire;
 
 /// Statistics of one call, in one row or added up over several rows.
@@ -166,6 +167,8 @@ pub struct RowStats {
     pub requests: BTreeMap<u32, CallStats>,
     /// By call index and kernel address.
     pub sites: BTreeMap<(u32, u64), SiteStats>,
+    /// With `LENS_WHY`: what the sleeps had to do with.
+    pub causes: Causes,
     /// When its first thread began to count.
     pub began_ns: u64,
     /// When its last thread ended; `u64::MAX`: it has threads.
@@ -179,6 +182,7 @@ impl Default for RowStats {
             parts: BTreeMap::new(),
             requests: BTreeMap::new(),
             sites: BTreeMap::new(),
+            causes: Causes::new(),
             began_ns: u64::MAX,
             ended_ns: 0,
         }
@@ -213,6 +217,9 @@ impl RowStats {
             let sum = self.sites.entry(*key).or_default();
             sum.blocked_ns += site.blocked_ns;
             sum.sleeps += site.sleeps;
+        }
+        for (cause, stats) in &other.causes {
+            self.causes.entry(cause.clone()).or_default().add(stats);
         }
     }
 }
