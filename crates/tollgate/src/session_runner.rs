@@ -39,7 +39,8 @@ const LOCK_NOTICE_AFTER: Duration = Duration::from_secs(2);
 const HANDOVER_LIMIT_NS: u64 = 2_000_000_000;
 
 /// The bits of a session with a lens alone.
-const LENS_ONLY: u32 = wire::LENS | wire::LENS_SITES | wire::LENS_SLOW | wire::LENS_SAMPLE;
+const LENS_ONLY: u32 =
+    wire::LENS | wire::LENS_SITES | wire::LENS_SLOW | wire::LENS_SAMPLE | wire::LENS_WHY;
 
 /// What `run` and `lens` know at the end of a session.
 pub struct SessionEnd {

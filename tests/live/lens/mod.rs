@@ -14,3 +14,4 @@ mod rows;
 mod shared;
 mod subject;
 mod top;
+mod why;

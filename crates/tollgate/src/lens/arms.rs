@@ -7,7 +7,7 @@ use crate::extension::ExtensionSetup;
 use crate::extension_arm::ExtensionArm;
 
 /// The first one is the lens of `tollgate run`.
-pub const ARMS: [ExtensionArm; 4] = [
+pub const ARMS: [ExtensionArm; 5] = [
     ExtensionArm {
         name: "lens",
         description: "lens, as `tollgate run` uses it",
@@ -22,6 +22,11 @@ pub const ARMS: [ExtensionArm; 4] = [
         name: "lens-sample",
         description: "lens that times one in sixteen cheap calls",
         setup: || lens(wire::LENS | wire::LENS_SITES | wire::LENS_SAMPLE),
+    },
+    ExtensionArm {
+        name: "lens-why",
+        description: "lens that records why calls block",
+        setup: || lens(wire::LENS | wire::LENS_SITES | wire::LENS_WHY),
     },
     ExtensionArm {
         name: "lens-in-band",

@@ -20,6 +20,8 @@ mod single_calls_text;
 mod slow_calls;
 mod top;
 mod user_symbols;
+mod why_report;
+mod why_text;
 
 use std::process::ExitCode;
 

@@ -25,6 +25,10 @@ pub struct LensOptions {
     /// time, thread, arguments and stacks
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub slower_than: Option<Duration>,
+    /// Also show why calls blocked: what has woken their threads, and who held the locks that they
+    /// waited for; with --slower-than also what these threads slept in meanwhile
+    #[arg(long, conflicts_with = "no_sites")]
+    why: bool,
     /// Give each process, thread or command its own table; a command is the name of a program's
     /// file
     #[arg(long, value_enum, value_name = "WHAT")]
@@ -71,6 +75,7 @@ impl LensOptions {
         self.no_sites
             || self.sample
             || self.slower_than.is_some()
+            || self.why
             || self.per.is_some()
             || self.sort.is_some()
             || !self.histograms.is_empty()
@@ -86,6 +91,9 @@ impl LensOptions {
         }
         if self.slower_than.is_some() {
             mask |= wire::LENS_SLOW;
+        }
+        if self.why {
+            mask |= wire::LENS_WHY;
         }
         mask
     }

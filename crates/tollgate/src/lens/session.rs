@@ -19,6 +19,7 @@ use super::order::Order;
 use super::report::{InProgress, LensReport};
 use super::requests::{NOT_REPORTED, is_used_uncounted};
 use super::slow_calls::SlowCalls;
+use super::why_report::FUTEX;
 use crate::call_name::call_name;
 use crate::extension::{Extension, ExtensionSetup, SessionContext};
 use crate::format::shown_path;
@@ -117,6 +118,10 @@ impl LensInSession {
             // These counts were made for other sessions, and cover only the time of those sessions.
             stats.values_mut().for_each(|row| *row = RowStats::default());
         }
+        if self.mask & wire::LENS_WHY == 0 {
+            // A session around this one may record them.
+            stats.values_mut().for_each(|row| row.causes.clear());
+        }
         Ok(stats)
     }
 }
@@ -208,12 +213,23 @@ impl Extension for LensInSession {
                 notes.push(format!("there is no histogram of {name}: no such call has ended"));
             }
         }
+        if waits_for_kernel_locks(&report) && KernelSymbols::variables().is_empty() {
+            notes.push(
+                "locks of the kernel have no names: /proc/kallsyms shows no variables".into(),
+            );
+        }
         if is_used_uncounted(&report) && !kernel::gate_programs::reports_requests() {
             notes.push(NOT_REPORTED.into());
         }
         let in_progress = std::mem::take(&mut self.in_progress);
         Ok(Some(Box::new(LensReport { slow, in_progress, ..report })))
     }
+}
+
+/// Whether a call waited for a lock of the kernel.
+fn waits_for_kernel_locks(report: &LensReport) -> bool {
+    let sites = report.calls.iter().flat_map(|call| &call.blocked_in);
+    sites.flat_map(|site| &site.locks).any(|wait| wait.lock.lock != FUTEX)
 }
 
 /// The call that a thread is in. /proc is read for a call whose beginning the gate has not seen.

@@ -74,7 +74,7 @@ fn extensions(
     } else if arguments.lens_options.is_given() {
         bail!(
             "with --guard, --pace or --plugin, the options --no-sites, --sample, --slower-than, \
-            --per, --sort and --histogram need --lens"
+            --why, --per, --sort and --histogram need --lens"
         );
     } else {
         LensSetup::off()
