@@ -69,14 +69,31 @@ int gate_sched_switch(u64 *ctx)
 	return 0;
 }
 
-/* Only with pace. */
+/* Only with pace and LENS_WHY. */
 SEC("?tp_btf/sched_waking")
 int BPF_PROG(gate_waking, struct task_struct *task)
 {
 	u32 slot = slot_of(task);
 
 	if (slot && !is_retired())
-		call_waking(thread_at(slot));
+		call_waking(ctx, thread_at(slot));
+	return 0;
+}
+
+/* Only with LENS_WHY. Since v5.19: 16edd9b511a1 ("locking: Add lock contention tracepoints"). */
+SEC("?tp_btf/contention_begin")
+int BPF_PROG(gate_contention, void *lock, unsigned int flags)
+{
+	if (!is_retired())
+		call_contention((u64)lock, flags);
+	return 0;
+}
+
+SEC("?tp_btf/contention_end")
+int BPF_PROG(gate_contention_end, void *lock)
+{
+	if (!is_retired())
+		call_contention_end((u64)lock);
 	return 0;
 }
 

@@ -14,6 +14,7 @@
 #include "lens/hooks.bpf.h"
 #include "lens/io_uring.bpf.h"
 #include "lens/state.bpf.h"
+#include "lens/why.bpf.h"
 #include "pace/hooks.bpf.h"
 #include "plugin/hooks.bpf.h"
 #include "service/files.bpf.h"
@@ -136,6 +137,8 @@ static __always_inline void call_exec(struct thread_state *thread)
 static __always_inline void call_new_thread(u32 slot)
 {
 	lens_new_thread(slot);
+	if (config.enabled & LENS_WHY)
+		why_new_thread(slot);
 	guard_new_thread(slot);
 }
 
@@ -182,8 +185,10 @@ static __always_inline void call_sig_deliver(struct thread_state *thread, struct
 		guard_sig_deliver(thread, task, action);
 }
 
-static __always_inline void call_waking(struct thread_state *thread)
+static __always_inline void call_waking(void *ctx, struct thread_state *thread)
 {
+	if (has(thread, LENS_WHY))
+		lens_waking(ctx, thread);
 	if (has(thread, PACE))
 		pace_waking(thread);
 }
@@ -234,6 +239,16 @@ static __always_inline void call_request_done(u64 ring, u64 address, u64 user_da
 static __always_inline void call_request_lost(u32 flags)
 {
 	lens_request_lost(flags);
+}
+
+static __always_inline void call_contention(u64 lock, u32 flags)
+{
+	lens_contention(lock, flags);
+}
+
+static __always_inline void call_contention_end(u64 lock)
+{
+	lens_contention_end(lock);
 }
 
 static __always_inline void call_frequency(u32 khz, u32 cpu)

@@ -61,7 +61,7 @@ static __always_inline u32 inherited_mask(struct session *session, struct thread
 {
 	if (!before)
 		return 0;
-	return before->mask & (PACE | LENS | LENS_SITES | LENS_FILES |
+	return before->mask & (PACE | LENS | LENS_SITES | LENS_FILES | LENS_WHY |
 			       (session->mask & LENS ? 0 : LENS_SAMPLE));
 }
 

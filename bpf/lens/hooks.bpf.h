@@ -22,6 +22,7 @@
 #include "lens/state.bpf.h"
 #include "lens/trace.bpf.h"
 #include "lens/waits.bpf.h"
+#include "lens/why.bpf.h"
 
 /*
  * LENS_SAMPLE: a call is cheap once CHEAP_STREAK in a row stayed on the CPU and took less than
@@ -140,6 +141,15 @@ static __always_inline void lens_reconcile_switch(struct thread_state *thread,
 	thread->lens.is_off_cpu = 0;
 }
 
+/* Records the pending blocking site, and with LENS_WHY what its sleep had to do with. */
+static __always_inline void lens_record_sleep(struct thread_state *thread, u64 run_delay)
+{
+	u64 blocked = lens_record_site(thread, run_delay);
+
+	if (has(thread, LENS_WHY))
+		why_record(thread->slot, blocked);
+}
+
 /*
  * Adds the time of a call that ends to its cell in a row. `weight`: the number of calls that it
  * stands for.
@@ -162,7 +172,7 @@ static __always_inline void lens_add_time(struct crossing *at, struct cell *cell
 		cell->runqueue_ns += runqueue;
 		cell->blocked_ns += thread->lens.off_ns - runqueue;
 		if (thread->lens.has_site)
-			lens_record_site(thread, task->sched_info.run_delay);
+			lens_record_sleep(thread, task->sched_info.run_delay);
 	}
 	if (unlikely(has(thread, LENS_FLAME) && thread->lens.off_ns) && !at->is_outer)
 		lens_flame_report(thread, at->result);
@@ -354,7 +364,7 @@ static __always_inline void lens_switch_out(struct switching *at)
 	}
 	run_delay = task->sched_info.run_delay;
 	if (thread->lens.has_site)
-		lens_record_site(thread, run_delay);
+		lens_record_sleep(thread, run_delay);
 	if (in_band_is_on(thread)) {
 		in_band_end_sleep(thread->slot, run_delay);
 		if (at->state) {
@@ -370,6 +380,8 @@ static __always_inline void lens_switch_out(struct switching *at)
 	thread->lens.is_asleep = !!at->state;
 	thread->lens_switch.switched_out_ns = now;
 	thread->lens.is_off_cpu = 1;
+	if (at->state && has(thread, LENS_WHY))
+		why_begin_sleep(thread->slot);
 }
 
 /*
@@ -387,7 +399,8 @@ static __always_inline u64 lens_take_site(struct switching *at, u64 off)
 	cold->unsampled_sleep_ns += off;
 	cold->site_budget_ns -= off;
 	long_sleep = lens_slow_is_longest_sleep(thread, off);
-	if (cold->site_budget_ns > 0 && !long_sleep)
+	/* The causes of a sleep belong to its own site. */
+	if (cold->site_budget_ns > 0 && !long_sleep && !has(thread, LENS_WHY))
 		return 0;
 	stack = lens_take_stack(at->task);
 	if (stack && long_sleep)
@@ -398,6 +411,11 @@ static __always_inline u64 lens_take_site(struct switching *at, u64 off)
 	cold->site_sleeps = cold->unsampled_sleeps;
 	cold->unsampled_sleep_ns = 0;
 	cold->unsampled_sleeps = 0;
+	if (has(thread, LENS_WHY)) {
+		why_end_sleep(thread->slot, now - off, now);
+		if (long_sleep)
+			why_save_longest(thread->slot, now - off, now);
+	}
 	/*
 	 * Uniform between half a budget and one and a half, so that sampling does not fall into
 	 * step with the program.
@@ -414,6 +432,8 @@ static __always_inline void lens_switch_in(struct switching *at)
 
 	if (!thread->lens.is_off_cpu) {
 		lens_return_outside(at);
+		if (has(thread, LENS_WHY))
+			why_know_number(at->task, thread->slot);
 		return;
 	}
 	now = switch_ns(at);

@@ -115,8 +115,11 @@ static __always_inline u64 lens_site_of_stack(struct stack *stack)
 	return SITE_UNKNOWN;
 }
 
-/* Records the pending blocking site, once its wait for a CPU is known. */
-static __always_inline void lens_record_site(struct thread_state *thread, u64 run_delay)
+/*
+ * Records the pending blocking site, once its wait for a CPU is known. Returns the time without
+ * that wait.
+ */
+static __always_inline u64 lens_record_site(struct thread_state *thread, u64 run_delay)
 {
 	/* `fresh` is not on the stack, because a switch has little stack left. */
 	static const struct site_value fresh;
@@ -128,6 +131,7 @@ static __always_inline void lens_record_site(struct thread_state *thread, u64 ru
 	};
 	struct site_value *value;
 	u64 waited = run_delay - thread->lens_switch.run_delay_last;
+	u64 blocked = cold->site_off_ns > waited ? cold->site_off_ns - waited : 0;
 
 	thread->lens.has_site = 0;
 	value = bpf_map_lookup_elem(&lens_sites, &key);
@@ -136,12 +140,12 @@ static __always_inline void lens_record_site(struct thread_state *thread, u64 ru
 		value = bpf_map_lookup_elem(&lens_sites, &key);
 		if (!value) {
 			count_loss(thread->session, LOSS_SITES_FULL);
-			return;
+			return blocked;
 		}
 	}
-	if (cold->site_off_ns > waited)
-		__sync_fetch_and_add(&value->blocked_ns, cold->site_off_ns - waited);
+	__sync_fetch_and_add(&value->blocked_ns, blocked);
 	__sync_fetch_and_add(&value->sleeps, cold->site_sleeps);
+	return blocked;
 }
 
 #endif

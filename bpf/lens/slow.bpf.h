@@ -5,6 +5,7 @@
 
 #include "lens/sites.bpf.h"
 #include "lens/state.bpf.h"
+#include "lens/why.bpf.h"
 #include "lib/path.bpf.h"
 #include "wire/lens.h"
 
@@ -185,6 +186,9 @@ __noinline int lens_slow_report(struct thread_state *thread, s64 result, u64 now
 	lens_slow_args(slow, task);
 	lens_slow_resolve_args(slow, task);
 	lens_slow_stacks(slow, thread);
+	slow->has_why = 0;
+	if (thread->lens.has_long_sleep && has(thread, LENS_WHY))
+		why_explain(slow, thread->slot);
 	bpf_ringbuf_submit(slow, 0);
 	return 0;
 }

@@ -221,10 +221,23 @@ struct files_struct {
 	struct fdtable *fdt;
 };
 
+typedef struct {
+	s64 counter;
+} atomic_long_t;
+
+struct mutex {
+	atomic_long_t owner;
+};
+
+struct rw_semaphore {
+	atomic_long_t owner;
+};
+
 struct mm_struct {
 	struct file *exe_file;
 	unsigned long start_code, start_stack, mmap_base;
 	unsigned long arg_start, arg_end;
+	struct rw_semaphore mmap_lock;
 };
 
 struct vm_area_struct {

@@ -18,6 +18,7 @@
 #include "wire/programs.h"
 #include "wire/tables.h"
 #include "wire/trace.h"
+#include "wire/why.h"
 
 /* Identifies a map called .bss.tollgate as the gate's ("TOLLGATE"). */
 #define GATE_MAGIC 0x544f4c4c47415445ULL
@@ -25,7 +26,7 @@
 /* The maximum number of programs for pre-call holds: crates/kernel/src/precall.rs. */
 #define GUARD_HOOKS 23
 /* The maximum number of shared maps: crates/kernel/src/gate/maps.rs. */
-#define GATE_MAPS 86
+#define GATE_MAPS 89
 /*
  * The maximum number of links. It includes one unused entry if the number of links and maps would
  * be even otherwise, because `struct gate_header` must not end in padding. This is not a macro,
@@ -74,6 +75,8 @@ enum gate_mask {
 	LENS_FLAME = 1 << 18,
 	/* The stacks of processor time in calls are sampled for a flame graph. */
 	LENS_FLAME_CPU = 1 << 19,
+	/* Each sleep is recorded with its waker and the holder of its lock. */
+	LENS_WHY = 1 << 20,
 
 	/* No extension: a watch has attached the thread, and has not begun to count. */
 	AWAITS_BEGIN = 1 << 24,
@@ -121,6 +124,7 @@ struct gate_config {
 	/* Bounds of .sched.text: frames in it are the scheduler's, not a blocking site. */
 	__u64 sched_text_start;
 	__u64 sched_text_end;
+	struct why_config why;
 	__u32 cells;
 	/* Cells below this number are for any row, the others for common rows only. */
 	__u32 unreserved_cells;

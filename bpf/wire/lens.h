@@ -5,6 +5,7 @@
 
 #include "wire/path.h"
 #include "wire/tables.h"
+#include "wire/why.h"
 
 /*
  * Errors have indices for errno 1..133 and for the restart codes 512..516, which are visible at the
@@ -216,6 +217,9 @@ struct slow_call {
 	__u32 stack_files;
 	__u32 unused;
 	struct fd_path stack_file[STACK_FILES];
+	/* With LENS_WHY, if there is a kernel stack. */
+	__u32 has_why;
+	struct why_slow why;
 };
 
 /* A piece of the user stack: 16 KiB, copied in blocks, until one cannot be read. */
@@ -458,6 +462,7 @@ struct in_band_site_key {
 	X(REQUEST_ENDS, SHARED, "io_uring requests without an observed end (queue full)")          \
 	X(SITES_FULL, SHARED, "blocking sites not recorded (table full)")                          \
 	X(FILES_FULL, SHARED, "calls not counted for their file (table full)")                     \
+	X(CAUSES_FULL, SHARED, "wakers and holders of locks not recorded (table full)")            \
 	X(SLOW_CALLS, SESSION, "slow calls not reported (buffer full)")                            \
 	X(FLAME_RATE, SESSION, "blocked intervals not sampled (more than 2,000 a second)")         \
 	X(FLAME_FULL, SESSION, "stacks for flame graphs not recorded (buffer full)")               \

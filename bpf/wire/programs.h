@@ -27,7 +27,9 @@
  */
 #define TRACE_PROGRAMS(X)                                                                          \
 	X(sched_switch, sched_switch, "tp_btf/sched_switch", ALWAYS, 0, NOTHING)                   \
-	X(waking, sched_waking, "tp_btf/sched_waking", PACE, 0, NOTHING)                           \
+	X(waking, sched_waking, "tp_btf/sched_waking", PACE | LENS_WHY, 0, NOTHING)                \
+	X(contention, contention_begin, "tp_btf/contention_begin", LENS_WHY, 0, TRACEPOINT)        \
+	X(contention_end, contention_end, "tp_btf/contention_end", LENS_WHY, 0, TRACEPOINT)        \
 	X(frequency, cpu_frequency, "tp_btf/cpu_frequency", PACE, 0, NOTHING)                      \
 	X(fork, sched_process_fork, "tp_btf/sched_process_fork", ALWAYS, 0, NOTHING)               \
 	X(exec, sched_process_exec, "tp_btf/sched_process_exec", ALWAYS, 0, NOTHING)               \

@@ -22,6 +22,7 @@ const EVERYTHING: u32 = wire::LENS
     | wire::LENS_FLAME_CPU
     | wire::LENS_FILES
     | wire::LENS_TRACE
+    | wire::LENS_WHY
     | wire::GUARD
     | wire::GUARD_SCOPED
     | wire::SERVICE

@@ -4,7 +4,7 @@
 use crate::gate::KernelSide;
 
 /// All kernel sides, in the order in which they release what a session holds.
-pub static ALL: [&dyn KernelSide; 7] = [
+pub static ALL: [&dyn KernelSide; 8] = [
     &crate::service::ServicesKernelSide,
     &crate::guard::GuardKernelSide,
     &crate::pace::PaceKernelSide,
@@ -12,4 +12,5 @@ pub static ALL: [&dyn KernelSide; 7] = [
     &crate::lens::in_band::InBandKernelSide,
     &crate::lens::files::FilesKernelSide,
     &crate::lens::trace::TracesKernelSide,
+    &crate::lens::why::WhyKernelSide,
 ];

@@ -87,6 +87,7 @@ impl Gate {
         freed.iter().for_each(|row| self.free_row(*row));
         self.free_sites(&freed);
         self.free_files(&freed);
+        self.free_causes(&freed);
     }
 
     /// The parent row of a row, if the parent row's session lives.
@@ -263,6 +264,18 @@ impl Gate {
             // The same key may be listed twice, because the iteration begins again if another
             // process deletes entries meanwhile.
             let _ = sites.delete(&key);
+        }
+    }
+
+    /// Removes the causes of sleeps of rows that were freed.
+    fn free_causes(&self, rows: &BTreeSet<u32>) {
+        let causes = self.maps.get("why_causes");
+        let is_of_rows = |key: &Vec<u8>| {
+            wire::why_key::read_from_bytes(key).is_ok_and(|key| rows.contains(&key.row))
+        };
+        for key in causes.keys().filter(is_of_rows).collect::<Vec<_>>() {
+            // As in free_sites().
+            let _ = causes.delete(&key);
         }
     }
 }

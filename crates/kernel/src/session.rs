@@ -535,7 +535,8 @@ impl Gate {
                 None => session.mask,
                 Some(inner) => {
                     let sample = if inner & wire::LENS != 0 { 0 } else { wire::LENS_SAMPLE };
-                    let lens = wire::LENS | wire::LENS_SITES | wire::LENS_FILES | sample;
+                    let options = wire::LENS_SITES | wire::LENS_FILES | wire::LENS_WHY;
+                    let lens = wire::LENS | options | sample;
                     session.mask & (lens | wire::PACE)
                 }
             };

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use kernel::gate::{LoadedGate, lazy_maps};
 use kernel::{extensions, precall, wire};
 
-const LENS: [u32; 9] = [
+const LENS: [u32; 11] = [
     0,
     wire::LENS,
     wire::LENS | wire::LENS_SITES,
@@ -17,6 +17,8 @@ const LENS: [u32; 9] = [
     wire::LENS | wire::LENS_SITES | wire::LENS_FLAME | wire::LENS_FLAME_CPU,
     wire::LENS | wire::LENS_SITES | wire::LENS_FILES,
     wire::LENS | wire::LENS_TRACE,
+    wire::LENS | wire::LENS_SITES | wire::LENS_WHY,
+    wire::LENS | wire::LENS_SITES | wire::LENS_SLOW | wire::LENS_WHY,
 ];
 const SERVICE: [u32; 3] = [0, wire::SERVICE, wire::SERVICE | wire::SERVICE_FILES];
 const PACE: [u32; 2] = [0, wire::PACE];
@@ -40,7 +42,7 @@ fn load(masks: impl IntoIterator<Item = u32>) {
 }
 
 /// Each of the sixteen subsets of lens, guard, service and plugin except the empty one, all options
-/// included; then pace, sessions of control groups, in-band records, files and traces beside the
+/// included; then pace, sessions of control groups and all further options of the lens beside the
 /// largest of them. With pace, more subsets would take minutes in an emulated machine.
 #[test]
 fn every_combination_of_extensions_loads() {
@@ -56,7 +58,8 @@ fn every_combination_of_extensions_loads() {
         | wire::LENS_IN_BAND
         | wire::LENS_FILES
         | wire::LENS_TRACE
-        | wire::LENS_FLAME;
+        | wire::LENS_FLAME
+        | wire::LENS_WHY;
     load((1..all).map(subset).chain([subset(all - 1) | rest]));
 }
 

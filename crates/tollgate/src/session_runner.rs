@@ -49,7 +49,8 @@ const LENS_ONLY: u32 = wire::LENS
     | wire::LENS_FILES
     | wire::LENS_TRACE
     | wire::LENS_FLAME
-    | wire::LENS_FLAME_CPU;
+    | wire::LENS_FLAME_CPU
+    | wire::LENS_WHY;
 
 /// What `run` and `lens` know at the end of a session.
 pub struct SessionEnd {

@@ -102,6 +102,10 @@ pub struct BlockedIn {
     pub function: String,
     pub ns: u64,
     pub count: u64,
+    #[serde(default)]
+    pub woken_by: Vec<WokenBy>,
+    #[serde(default)]
+    pub locks: Vec<LockWait>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -165,6 +169,60 @@ pub struct SlowCall {
     pub runqueue_ns: u64,
     pub kernel_stack: Vec<String>,
     pub user_stack: Vec<String>,
+    pub why: Option<SlowWhy>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct Party {
+    pub kind: String,
+    #[serde(default)]
+    pub program: String,
+    #[serde(default)]
+    pub thread: String,
+    pub pid: Option<u32>,
+    pub tid: Option<u32>,
+    pub call: Option<String>,
+    #[serde(default)]
+    pub is_asleep: bool,
+    pub function: Option<String>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct WokenBy {
+    #[serde(flatten)]
+    pub party: Party,
+    pub ns: u64,
+    pub count: u64,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct LockWait {
+    pub lock: String,
+    pub holder: Option<Party>,
+    pub ns: u64,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct SlowWhy {
+    pub slept_ns: u64,
+    pub woken_by: Party,
+    pub lock: Option<SlowLock>,
+    #[serde(default)]
+    pub chain: Vec<ChainedSleep>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct SlowLock {
+    pub lock: String,
+    pub holder: Option<Party>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct ChainedSleep {
+    pub sleeper: Party,
+    pub slept_ns: u64,
+    pub call: String,
+    pub woken_by: Party,
 }
 
 #[derive(Debug, Deserialize)]

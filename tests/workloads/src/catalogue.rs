@@ -5,8 +5,9 @@ use crate::failure::Outcome;
 use crate::{
     abi, blocking, calls, children, command_server, consumer, datagrams, escapes, file_user,
     in_band, in_band_connections, in_band_isolation, in_band_lives, in_band_waiters, inherited,
-    lives, load, opener, outcomes, plugin_calls, reading, relay, requests, routine, seccomp,
-    side_effects, signal_forker, signals, slowed_tasks, stopping_parents, tasks, tenants, waits,
+    known_wakers, lives, load, opener, outcomes, plugin_calls, reading, relay, requests, routine,
+    seccomp, side_effects, signal_forker, signals, slowed_tasks, stopping_parents, tasks, tenants,
+    waits,
 };
 
 pub struct Workload {
@@ -145,6 +146,9 @@ pub const WORKLOADS: &[Workload] = &[
         "Leaves a daemon behind, which sleeps MS ms; prints the daemon's process id."),
     workload("sleep", "MS [TIMES]", blocking::sleep,
         "Sleeps MS ms, TIMES times (default 1); prints JSON."),
+    workload("waits-for", "WHAT", known_wakers::waits_for,
+        "Sleeps until a thread that has a name does something: pipe, mutex, robust-mutex, \
+        pi-mutex, condition, child, socket, chain or kernel-mutex."),
     workload("pipe-block", "MS TIMES", blocking::pipe_block,
         "Blocks TIMES times in read(2) of a pipe that a child writes to each MS ms; prints JSON."),
     workload("load", "PORT CONNECTIONS MS PATH", load::load,

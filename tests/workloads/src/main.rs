@@ -30,6 +30,7 @@ mod in_band_isolation;
 mod in_band_lives;
 mod in_band_waiters;
 mod inherited;
+mod known_wakers;
 mod lives;
 mod load;
 mod memory;

@@ -18,6 +18,7 @@ use crate::cpus;
 use crate::error::{ErrorContext, Result};
 use crate::gate_programs::{GateProgram, Requirement};
 use crate::identity_name;
+use crate::lens::why_config;
 use crate::mounts::cgroup2_root;
 use crate::precall::{PREFIX, PrecallHooks};
 use crate::skeletons::gate::{GateSkel, GateSkelBuilder, OpenGateSkel};
@@ -154,6 +155,9 @@ impl LoadedGate {
             let symbols = KernelSymbols::get();
             config.sched_text_start = symbols.address("__sched_text_start").unwrap_or(0);
             config.sched_text_end = symbols.address("__sched_text_end").unwrap_or(0);
+        }
+        if enabled & wire::LENS_WHY != 0 {
+            config.why = why_config::config();
         }
         let hooks = precall.hooks();
         for mut program in skeleton.open_object_mut().progs_mut() {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use super::causes::Causes;
 use super::files::{FileId, FileStats};
 use crate::wire;
 
@@ -169,6 +170,8 @@ pub struct RowStats {
     pub sites: BTreeMap<(u32, u64), SiteStats>,
     /// With `LENS_FILES`.
     pub files: BTreeMap<FileId, FileStats>,
+    /// With `LENS_WHY`: what the sleeps had to do with.
+    pub causes: Causes,
     /// When its first thread began to count.
     pub began_ns: u64,
     /// When its last thread ended; `u64::MAX`: it has threads.
@@ -185,6 +188,7 @@ impl Default for RowStats {
             requests: BTreeMap::new(),
             sites: BTreeMap::new(),
             files: BTreeMap::new(),
+            causes: Causes::new(),
             began_ns: u64::MAX,
             ended_ns: 0,
             is_partial: false,
@@ -227,6 +231,9 @@ impl RowStats {
                 .entry(*file)
                 .and_modify(|sum| sum.add(stats))
                 .or_insert_with(|| stats.clone());
+        }
+        for (cause, stats) in &other.causes {
+            self.causes.entry(cause.clone()).or_default().add(stats);
         }
     }
 }

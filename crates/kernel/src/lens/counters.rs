@@ -10,6 +10,7 @@ use crate::error::{ErrorContext, Result};
 use crate::gate::{Gate, Lock};
 use crate::lens::account::live_parts;
 use crate::lens::call_stats::{RowName, RowStats, SiteStats};
+use crate::lens::causes::{Cause, CauseStats};
 use crate::rows::session_rows;
 use crate::session::LiveThread;
 use crate::wire;
@@ -78,6 +79,7 @@ impl Collector {
         let all = &gate.rows_below(&rows) | &rows;
         self.read_sites(gate, &all)?;
         self.read_files(gate, &all)?;
+        self.read_causes(gate, &all)?;
         for row in &all {
             self.read_row(gate, *row)?;
             self.close_row(gate, session, *row);
@@ -169,6 +171,7 @@ impl Collector {
         let mut all = self.finished.clone();
         self.read_sites(gate, &rows)?;
         self.read_files(gate, &rows)?;
+        self.read_causes(gate, &rows)?;
         for (row, stats) in &mut self.open {
             note_row(stats, &gate.rows.read(*row));
             all.entry(gate.row_name(session, *row)).or_default().add(stats);
@@ -234,6 +237,22 @@ impl Collector {
                 wire::site_value::read_from_bytes(&value).expect("all bytes of a value");
             let site = SiteStats { blocked_ns, sleeps };
             self.open.entry(row).or_default().sites.insert((call, address), site);
+        }
+        Ok(())
+    }
+
+    fn read_causes(&mut self, gate: &Gate, rows: &BTreeSet<u32>) -> Result<()> {
+        let causes = gate.maps.get("why_causes");
+        for bytes in causes.keys() {
+            let key = wire::why_key::read_from_bytes(&bytes).expect("all bytes of a key");
+            if !rows.contains(&key.row) {
+                continue;
+            }
+            let value = causes.lookup(&bytes, MapFlags::ANY).doing("reading causes of sleeps")?;
+            let Some(value) = value else { continue };
+            let value = wire::why_value::read_from_bytes(&value).expect("all bytes of a value");
+            let row = self.open.entry(key.row).or_default();
+            row.causes.insert(Cause::new(&key), CauseStats::new(&value));
         }
         Ok(())
     }

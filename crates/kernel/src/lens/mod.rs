@@ -2,9 +2,12 @@
 
 mod account;
 pub mod call_stats;
+pub mod causes;
 pub mod counters;
-pub mod flame;
 pub mod files;
+pub mod flame;
 pub mod in_band;
 pub mod interval;
 pub mod trace;
+pub mod why;
+pub(crate) mod why_config;

@@ -7,7 +7,7 @@ use crate::extension::ExtensionSetup;
 use crate::extension_arm::ExtensionArm;
 
 /// The first one is the lens of `tollgate run`.
-pub const ARMS: [ExtensionArm; 5] = [
+pub const ARMS: [ExtensionArm; 6] = [
     ExtensionArm {
         name: "lens",
         description: "lens, as `tollgate run` uses it",
@@ -27,6 +27,11 @@ pub const ARMS: [ExtensionArm; 5] = [
         name: "lens-files",
         description: "lens that also counts calls by file",
         setup: || lens(wire::LENS | wire::LENS_SITES | wire::LENS_FILES),
+    },
+    ExtensionArm {
+        name: "lens-why",
+        description: "lens that records why calls block",
+        setup: || lens(wire::LENS | wire::LENS_SITES | wire::LENS_WHY),
     },
     ExtensionArm {
         name: "lens-in-band",

@@ -1,6 +1,6 @@
 //! Builds the lens' section of a report from the gate's call statistics.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use kernel::lens::call_stats::{CallStats, RowName, RowStats, SiteStats};
@@ -19,6 +19,7 @@ use super::report::{
     WallInterval,
 };
 use super::requests::requests;
+use super::why_report::{PartyNames, of_site};
 use crate::call_name::call_name;
 
 /// The confidence of the intervals of sampled times.
@@ -166,7 +167,7 @@ impl ReportRows<'_> {
             .iter()
             .filter(|(_, call)| call.count + call.unfinished > 0)
             .map(|(slot, stats)| {
-                let call = one_call(*slot, stats, &row.sites, symbols);
+                let call = one_call(*slot, stats, row, symbols);
                 let has_histogram = self.histograms.contains(&call.name);
                 Call { histogram: has_histogram.then(|| octaves(stats)), ..call }
             })
@@ -191,13 +192,8 @@ fn octaves(stats: &CallStats) -> Vec<HistogramOctave> {
         .collect()
 }
 
-/// One call of a row. `all`: the blocking sites of the row.
-pub fn one_call(
-    slot: u32,
-    stats: &CallStats,
-    all: &BTreeMap<(u32, u64), SiteStats>,
-    symbols: &KernelSymbols,
-) -> Call {
+/// One call of a row.
+pub fn one_call(slot: u32, stats: &CallStats, row: &RowStats, symbols: &KernelSymbols) -> Call {
     let (abi, name) = call_name(slot);
     let quantile = |q| quantile(stats, q);
     let (extra, wall_interval_ns) = estimate_untimed(stats);
@@ -218,7 +214,7 @@ pub fn one_call(
         max_ns: stats.max_ns,
         minor_faults: stats.minor_faults,
         major_faults: stats.major_faults,
-        blocked_in: sites(slot, stats.blocked_ns, all, symbols),
+        blocked_in: sites(slot, stats.blocked_ns, row, symbols),
         denied: stats.denied,
         unfinished: stats.unfinished,
         untimed: stats.skipped,
@@ -253,32 +249,32 @@ fn estimate_untimed(stats: &CallStats) -> (u64, Option<WallInterval>) {
 /// The blocking sites of a call, by function. The site is not recorded for every sleep
 /// (bpf/lens/hooks.bpf.h), so the times of sites are scaled to the blocked time, which is measured
 /// at every sleep.
-fn sites(
-    slot: u32,
-    blocked_ns: u64,
-    all: &BTreeMap<(u32, u64), SiteStats>,
-    symbols: &KernelSymbols,
-) -> Vec<BlockedIn> {
-    let mut by_function: BTreeMap<String, SiteStats> = BTreeMap::new();
-    for ((_, address), site) in all.range((slot, 0)..=(slot, u64::MAX)) {
+fn sites(slot: u32, blocked_ns: u64, row: &RowStats, symbols: &KernelSymbols) -> Vec<BlockedIn> {
+    let mut by_function: BTreeMap<String, (SiteStats, BTreeSet<u64>)> = BTreeMap::new();
+    for ((_, address), site) in row.sites.range((slot, 0)..=(slot, u64::MAX)) {
         let function = match symbols.function(*address) {
             Some(function) => function.to_owned(),
             None if *address == u64::from(wire::SITE_UNKNOWN) => "(unknown)".to_owned(),
             None if *address == SITE_OF_SLEEPERS => "(still asleep)".to_owned(),
             None => format!("{address:#x}"),
         };
-        let sum = by_function.entry(function).or_default();
+        let (sum, addresses) = by_function.entry(function).or_default();
         sum.blocked_ns += site.blocked_ns;
         sum.sleeps += site.sleeps;
+        addresses.insert(*address);
     }
-    let seen: u64 = by_function.values().map(|site| site.blocked_ns).sum();
+    let seen: u64 = by_function.values().map(|(site, _)| site.blocked_ns).sum();
     let scale = if seen == 0 { 0.0 } else { blocked_ns as f64 / seen as f64 };
+    let variables =
+        if row.causes.is_empty() { KernelSymbols::none() } else { KernelSymbols::variables() };
+    let names = PartyNames { functions: symbols, variables };
     let mut sites: Vec<_> = by_function
         .into_iter()
-        .map(|(function, site)| BlockedIn {
-            function,
-            ns: (site.blocked_ns as f64 * scale).round() as u64,
-            count: site.sleeps,
+        .map(|(function, (site, addresses))| {
+            let is_here = |address| addresses.contains(&address);
+            let (woken_by, locks) = of_site(&row.causes, slot, is_here, scale, &names);
+            let ns = (site.blocked_ns as f64 * scale).round() as u64;
+            BlockedIn { function, ns, count: site.sleeps, woken_by, locks }
         })
         .collect();
     sites.sort_by(|a, b| b.ns.cmp(&a.ns).then(a.function.cmp(&b.function)));

@@ -7,10 +7,10 @@ mod build_report;
 mod call_table;
 mod cell_values;
 mod diff;
-mod flame;
 mod file_name;
 mod file_table;
 mod files;
+mod flame;
 mod histogram_text;
 mod in_band_server;
 mod kernel_source;
@@ -25,6 +25,8 @@ mod slow_calls;
 mod top;
 mod trace;
 mod user_symbols;
+mod why_report;
+mod why_text;
 
 use std::process::ExitCode;
 

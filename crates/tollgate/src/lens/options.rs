@@ -32,6 +32,10 @@ pub struct LensOptions {
     /// time, thread, arguments and stacks
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub slower_than: Option<Duration>,
+    /// Also show why calls blocked: what has woken their threads, and who held the locks that they
+    /// waited for; with --slower-than also what these threads slept in meanwhile
+    #[arg(long, conflicts_with = "no_sites")]
+    why: bool,
     /// Give each process, thread or command its own table; a command is the name of a program's
     /// file
     #[arg(long, value_enum, value_name = "WHAT")]
@@ -131,6 +135,7 @@ impl LensOptions {
         self.no_sites
             || self.sample
             || self.slower_than.is_some()
+            || self.why
             || self.per.is_some()
             || self.by.is_some()
             || self.trace.is_some()
@@ -153,6 +158,9 @@ impl LensOptions {
         }
         if self.by == Some(Breakdown::File) {
             mask |= wire::LENS_FILES;
+        }
+        if self.why {
+            mask |= wire::LENS_WHY;
         }
         mask
     }

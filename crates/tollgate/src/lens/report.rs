@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::why_report::{LockWait, SlowWhy, WokenBy};
+
 /// The name of a session's common row, which counts for whatever has no row of its own.
 pub const COMMON: &str = "(common)";
 
@@ -185,6 +187,12 @@ pub struct BlockedIn {
     pub ns: u64,
     /// The number of sleeps.
     pub count: u64,
+    /// With `--why`: what has woken the threads, the one with the longest time first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub woken_by: Vec<WokenBy>,
+    /// With `--why`: the locks that the threads waited for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub locks: Vec<LockWait>,
 }
 
 /// The calls of one process, thread or command.
@@ -265,6 +273,9 @@ pub struct SlowCall {
     /// The stack of the longest sleep, the innermost frame first; empty if no sleep was long.
     pub kernel_stack: Vec<String>,
     pub user_stack: Vec<String>,
+    /// With `--why`, if a sleep was long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<SlowWhy>,
 }
 
 fn is_false(value: &bool) -> bool {

@@ -10,6 +10,7 @@ use super::histogram_text::histograms;
 use super::report::{COMMON, Call, LensReport, RingRequest, RowReport, ThreadAccount};
 use super::requests::requests_line;
 use super::single_calls_text::{in_progress, slow_calls};
+use super::why_text;
 use crate::format::{count, duration, number_of, printable, share};
 use crate::report::{Section, TextOptions, fields, more_rows};
 
@@ -177,14 +178,24 @@ fn request_row(request: &RingRequest) -> TableRow {
 
 fn details(call: &Call) -> Vec<String> {
     let mut lines = Vec::new();
-    let sites: Vec<_> = call
+    let shown = call
         .blocked_in
         .iter()
         .filter(|site| site.ns as f64 >= call.blocked_ns as f64 * SITE_SHARE_MIN)
-        .take(SITES_SHOWN)
-        .map(|site| format!("{} {}", printable(&site.function), share(site.ns, call.blocked_ns)))
+        .take(SITES_SHOWN);
+    let sites: Vec<_> = shown
+        .map(|site| {
+            let share = share(site.ns, call.blocked_ns);
+            (format!("{} {share}", printable(&site.function)), why_text::of_site(site))
+        })
         .collect();
-    if !sites.is_empty() {
+    if sites.iter().any(|(_, causes)| !causes.is_empty()) {
+        for (site, causes) in sites {
+            lines.push(format!("blocked in {site}"));
+            lines.extend(causes.iter().map(|cause| format!("    {cause}")));
+        }
+    } else if !sites.is_empty() {
+        let sites: Vec<_> = sites.into_iter().map(|(site, _)| site).collect();
         lines.push(format!("blocked in {}", sites.join(", ")));
     }
     if !call.errors.is_empty() {

@@ -22,6 +22,7 @@ use super::report::{InProgress, LensReport};
 use super::requests::{NOT_REPORTED, is_used_uncounted};
 use super::slow_calls::SlowCalls;
 use super::trace::{self, SessionTrace, TraceOptions};
+use super::why_report::FUTEX;
 use crate::call_name::call_name;
 use crate::extension::{Extension, ExtensionSetup, Joining, SessionContext};
 use crate::format::{short_command_line, shown_path};
@@ -143,6 +144,10 @@ impl LensInSession {
         if self.mask & wire::LENS == 0 {
             // These counts were made for other sessions, and cover only the time of those sessions.
             stats.values_mut().for_each(|row| *row = RowStats::default());
+        }
+        if self.mask & wire::LENS_WHY == 0 {
+            // A session around this one may record them.
+            stats.values_mut().for_each(|row| row.causes.clear());
         }
         Ok(stats)
     }
@@ -268,6 +273,11 @@ impl Extension for LensInSession {
             let ended_ns = self.counted.end;
             notes.push(trace.finish(context.gate, context.session.index, &self.live, ended_ns)?);
         }
+        if waits_for_kernel_locks(&report) && KernelSymbols::variables().is_empty() {
+            notes.push(
+                "locks of the kernel have no names: /proc/kallsyms shows no variables".into(),
+            );
+        }
         if is_used_uncounted(&report) && !kernel::gate_programs::reports_requests() {
             notes.push(NOT_REPORTED.into());
         }
@@ -277,6 +287,12 @@ impl Extension for LensInSession {
         let in_progress = std::mem::take(&mut self.in_progress);
         Ok(Some(Box::new(LensReport { slow, in_progress, ..report })))
     }
+}
+
+/// Whether a call waited for a lock of the kernel.
+fn waits_for_kernel_locks(report: &LensReport) -> bool {
+    let sites = report.calls.iter().flat_map(|call| &call.blocked_in);
+    sites.flat_map(|site| &site.locks).any(|wait| wait.lock.lock != FUTEX)
 }
 
 /// The call that a thread is in. /proc is read for a call whose beginning the gate has not seen.

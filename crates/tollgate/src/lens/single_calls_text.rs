@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::call_table::shown_name;
 use super::report::{InProgress, SlowCall};
+use super::why_text;
 use crate::format::{duration, printable};
 use crate::report::{TextOptions, more_rows};
 
@@ -32,6 +33,9 @@ pub fn slow_calls(out: &mut String, slow: &[SlowCall], layout: &TextOptions) {
             duration(call.blocked_ns),
             duration(call.runqueue_ns)
         );
+        for line in call.why.iter().flat_map(why_text::of_slow_call) {
+            let _ = writeln!(out, "         {line}");
+        }
         for (side, stack) in [("kernel", &call.kernel_stack), ("user", &call.user_stack)] {
             if !stack.is_empty() {
                 let _ = writeln!(out, "         {side}: {}", printable(&stack.join(" < ")));

@@ -6,6 +6,7 @@ use kernel::wire;
 
 use super::report::SlowCall;
 use super::user_symbols::UserSymbols;
+use super::why_report::{self, PartyNames};
 use crate::call_name::call_name;
 use crate::kernel_text;
 
@@ -47,6 +48,9 @@ impl SlowCalls {
     fn describe(&self, record: &wire::slow_call) -> SlowCall {
         let (abi, name) = call_name(record.call);
         let began = record.ended_ns - record.wall_ns;
+        let variables =
+            if record.has_why != 0 { KernelSymbols::variables() } else { KernelSymbols::none() };
+        let names = PartyNames { functions: KernelSymbols::get(), variables };
         SlowCall {
             at_ns: began.saturating_sub(self.began_ns),
             pid: record.tgid,
@@ -69,6 +73,7 @@ impl SlowCalls {
             runqueue_ns: record.runqueue_ns,
             kernel_stack: Self::kernel_stack(frames(&record.kernel_stack, record.kernel_frames)),
             user_stack: self.symbols.stack(record),
+            why: why_report::of_slow_call(record, &names),
         }
     }
 

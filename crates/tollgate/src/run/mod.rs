@@ -74,7 +74,8 @@ fn extensions(
     } else if arguments.lens_options.is_given() {
         bail!(
             "with --guard, --pace or --plugin, the options --no-sites, --sample, --slower-than, \
-            --per, --by, --sort, --histogram, --flame-blocked, --flame-cpu and --trace need --lens"
+            --why, --per, --by, --sort, --histogram, --flame-blocked, --flame-cpu and --trace need \
+            --lens"
         );
     } else {
         LensSetup::off()

@@ -136,7 +136,7 @@ impl Group {
         let mut calls = Vec::new();
         for (slot, call) in &stats.calls {
             sum.add(call);
-            calls.push(one_call(*slot, call, &stats.sites, symbols));
+            calls.push(one_call(*slot, call, stats, symbols));
         }
         let name = match (&key, calls.first()) {
             (RowKey::Call(_), Some(call)) => shown_name(&call.name, &call.abi),
