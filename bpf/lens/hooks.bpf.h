@@ -393,6 +393,7 @@ static __always_inline u64 lens_take_site(struct switching *at, u64 off)
 	struct thread_state *thread = at->thread;
 	struct lens_cold *cold = lens_cold_of(thread);
 	struct stack *stack;
+	u64 now = switch_ns(at);
 	bool long_sleep;
 
 	cold->unsampled_sleeps += 1;
