@@ -69,6 +69,21 @@ fn sd_notify_ready_and_stopping() {
 }
 
 #[test]
+fn watchdog_of_systemd_is_notified() {
+    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
+    let path = it.folder.path().join("notify");
+    let notified = listen(&path);
+    let mut job = GuardDaemon::job_in(&it, &cgroup, "--guard=watch");
+    job.command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "400000");
+    let daemon = GuardDaemon::of(job.start(), &it);
+    for expected in ["READY=1", "WATCHDOG=1", "WATCHDOG=1"] {
+        assert_eq!(receive(&notified).trim(), expected);
+    }
+    daemon.running.signal(libc::SIGTERM);
+    daemon.running.finish().success();
+}
+
+#[test]
 fn events_go_to_the_journal() {
     let (it, cgroup) = (Guarded::normal(&["routine 100 0"]), TestCgroup::new());
     let run = it.folder.path().join("run");
