@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use crate::harness::{Job, Report, folder, workload};
+use crate::harness::job::folder;
+use crate::harness::{Job, Report, workload};
 
 /// The folded stacks of a workload: their frames, and nanoseconds.
 fn folded(option: &str, arguments: &str) -> (Vec<(Vec<String>, u64)>, Report) {

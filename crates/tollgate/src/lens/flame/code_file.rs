@@ -11,6 +11,7 @@ use std::sync::Arc;
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{Input, Symbolized, Symbolizer};
 use framehop::{ExplicitModuleSectionInfo, Module};
+use object::elf::{PF_X, PT_LOAD, ProgramHeader64};
 use object::read::elf::{ElfFile64, ProgramHeader as _};
 use object::{Endianness, Object as _, ObjectSection as _, ReadCache, ReadRef};
 
@@ -19,7 +20,7 @@ use super::function_table::function_start;
 /// Tables that are larger are not read. Those of the largest browsers have 20 MiB.
 const MAX_TABLE_LEN: u64 = 64 << 20;
 
-/// A part of the file that is mapped as one.
+/// A part of the file that is mapped as one, with code.
 struct Segment {
     offsets: Range<u64>,
     address: u64,
@@ -47,15 +48,14 @@ impl UnwindTables {
     fn read<'data>(data: impl ReadRef<'data>) -> Option<Self> {
         let elf = ElfFile64::<Endianness, _>::parse(data).ok()?;
         let endian = elf.endian();
-        let segments = elf
-            .elf_program_headers()
-            .iter()
-            .filter(|header| header.p_type(endian) == object::elf::PT_LOAD)
-            .map(|header| {
-                let begin = header.p_offset(endian);
-                let end = begin.saturating_add(header.p_filesz(endian));
-                Segment { offsets: begin..end, address: header.p_vaddr(endian) }
-            });
+        let has_code = |header: &&ProgramHeader64<Endianness>| {
+            header.p_type(endian) == PT_LOAD && header.p_flags(endian) & PF_X == PF_X
+        };
+        let segments = elf.elf_program_headers().iter().filter(has_code).map(|header| {
+            let begin = header.p_offset(endian);
+            let end = begin.saturating_add(header.p_filesz(endian));
+            Segment { offsets: begin..end, address: header.p_vaddr(endian) }
+        });
         let addresses = |name: &str| {
             let section = elf.section_by_name(name)?;
             Some(section.address()..section.address().checked_add(section.size())?)
@@ -98,7 +98,7 @@ impl CodeFile {
     /// The address of the beginning of the file's addresses, if the part from `offset` on is mapped
     /// at `address`.
     pub fn base(&self, address: u64, offset: u64) -> Option<u64> {
-        // A mapping begins at a page, which may begin before the segment.
+        // A mapping begins at a page, which may begin in the segment before, without code.
         let is_mapped = |segment: &&Segment| segment.offsets.end > offset;
         let segment = self.tables.segments.iter().find(is_mapped)?;
         let of_file = segment.address.wrapping_sub(segment.offsets.start).wrapping_add(offset);
@@ -179,9 +179,10 @@ mod tests {
         let path = std::env::current_exe().expect("this program has a file");
         let file = CodeFile::new("test".into(), File::open(path).expect("it can be read"));
         assert!(file.tables.eh_frame.data.is_some() && !file.tables.segments.is_empty());
-        let Segment { offsets, address } = &file.tables.segments[1];
-        // Mapped at its own addresses, the base is 0.
+        let Segment { offsets, address } = &file.tables.segments[0];
+        // Mapped at its own addresses, the base is 0, also from the beginning of its first page on.
         assert_eq!(file.base(*address, offsets.start), Some(0));
+        assert_eq!(file.base(address & !0xfff, offsets.start & !0xfff), Some(0));
         assert_eq!(file.base(address + 0x7000_0000, offsets.start), Some(0x7000_0000));
         assert!(!file.has_call_before(0) && !file.has_call_before(4));
     }
