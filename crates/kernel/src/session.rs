@@ -482,7 +482,7 @@ impl Gate {
             }
             // A call that began in a row of this session counts in the next outer one, if any.
             let outer_row = u32::from(self.lens_lives.read(slot).outer_row);
-            if !is_its && u32::from(self.rows.read(outer_row).session) == session {
+            if !is_its && self.rows.read(outer_row).session == session {
                 let next = self.parent_of(outer_row).unwrap_or(0);
                 field!(self.lens_lives, slot, outer_row).write(next as u16);
             }

@@ -205,7 +205,7 @@ fn chain_runs_in_order() {
     let many = [texts[0]; 9];
     ran(&many, "", "calls 1")
         .exits_with(125)
-        .says("`on enter(getppid)` already has 8 linked plugin handlers (1 of plugin-0, 1 of plugin-1, ")
+        .says("`on enter(getppid)` already has 8 linked plugin handlers (1 of plugin-0, 1 of ")
         .says("): load fewer of them (--plugin)");
 }
 

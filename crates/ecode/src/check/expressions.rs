@@ -15,8 +15,8 @@ use crate::typed::{Expression, ExpressionKind, Lvalue, LvalueKind, Operator};
 use crate::types::{CHAR, INT, Integer, LONG, Type, U32, U64};
 
 /// How a text becomes the key of a map.
-const TEXT_AS_KEY: &str = "a key with a text is a struct: `struct key { char text[16]; };` and, for \
-    example, `comm(key.text);`";
+const TEXT_AS_KEY: &str = "a key with a text is a struct: `struct key { char text[16]; };` and, \
+    for example, `comm(key.text);`";
 
 fn expression(kind: ExpressionKind, of: impl Into<Type>, span: &Span) -> Expression {
     Expression { kind, ty: of.into(), span: span.clone() }

@@ -78,9 +78,10 @@ pub enum Found {
 
 enum FileWork {
     Open,
-    Hash(FileFacts, Option<File>),
+    Hash(Box<FileFacts>, Option<File>),
 }
 
+type FoundProgram = (StartedProgram, Found);
 type FileJob = (StartedProgram, FileWork);
 
 struct Shared {
@@ -98,7 +99,7 @@ impl Shared {
     }
 
     /// Does jobs until the guard ends.
-    fn work(&self, results: &Sender<(StartedProgram, Found)>) {
+    fn work(&self, results: &Sender<FoundProgram>) {
         let mut queue = self.queue();
         while !queue.1 {
             let Some((user, kind, (program, work))) = queue.0.take() else {
@@ -108,7 +109,7 @@ impl Shared {
             drop(queue);
             let found = match work {
                 FileWork::Open => self.open(&program),
-                FileWork::Hash(facts, file) => self.hash(&program, facts, file),
+                FileWork::Hash(facts, file) => self.hash(&program, *facts, file),
             };
             let sent = results.send((program, found));
             queue = self.queue();
@@ -167,7 +168,7 @@ impl Shared {
 /// Identifies programs.
 pub struct Identifier {
     shared: Arc<Shared>,
-    results: (Sender<(StartedProgram, Found)>, Receiver<(StartedProgram, Found)>),
+    results: (Sender<FoundProgram>, Receiver<FoundProgram>),
     threads: usize,
     /// Jobs without a result.
     pending: usize,
@@ -215,7 +216,7 @@ impl Identifier {
         }
         let waiting = self.shared.queue().0.hashes_waiting(program.record.user);
         let file = (waiting < MAX_OPEN_FILES).then_some(file);
-        self.add(JobKind::Hash(length), (program, FileWork::Hash(facts, file)));
+        self.add(JobKind::Hash(length), (program, FileWork::Hash(Box::new(facts), file)));
         true
     }
 
@@ -230,7 +231,7 @@ impl Identifier {
     }
 
     /// What was found since the last call.
-    pub fn found(&mut self) -> Vec<(StartedProgram, Found)> {
+    pub fn found(&mut self) -> Vec<FoundProgram> {
         let now = Instant::now();
         while let Some(due) = self.leased.iter().position(|(at, _)| *at <= now) {
             let (_, program) = self.leased.swap_remove(due);
@@ -241,9 +242,9 @@ impl Identifier {
         found
     }
 
-    /// Waits until something was found. Returns `false` if nothing is being looked for, or at this
+    /// Waits until something was found. Returns `None` if nothing is being looked for, or at this
     /// time.
-    pub fn wait(&mut self, until: Instant) -> Option<(StartedProgram, Found)> {
+    pub fn wait(&mut self, until: Instant) -> Option<FoundProgram> {
         let left = until.saturating_duration_since(Instant::now());
         let found = (self.pending > 0).then(|| self.results.1.recv_timeout(left).ok()).flatten()?;
         self.pending -= 1;

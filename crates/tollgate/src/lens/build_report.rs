@@ -326,6 +326,7 @@ mod tests {
                     per,
                     order: Order::Wall,
                     histograms: &[],
+                    has_files: false,
                     counted: 0..0,
                     names: &BTreeMap::new(),
                 };
@@ -365,6 +366,7 @@ mod tests {
             per: wire::PER_PROCESS,
             order: Order::Wall,
             histograms: &[],
+            has_files: false,
             counted: 0..0,
             names: &BTreeMap::new(),
         };
