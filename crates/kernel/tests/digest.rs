@@ -44,6 +44,7 @@ fn tables_of_the_gate_count() {
         "crates/identity/src/script.rs",
         "crates/kernel/src/precall.rs",
         "crates/kernel/src/gate/call_flags.rs",
+        "crates/kernel/src/gate/file_use.rs",
         "crates/kernel/src/identity_name.rs",
         "crates/stats/src/histogram.rs",
     ];

@@ -62,7 +62,7 @@ mod tests {
             ("read", USED | wire::FILE_IS_READ),
             ("pwritev2", USED | wire::FILE_IS_WRITTEN),
             ("close", USED),
-            ("mmap", USED),
+            ("mmap2", USED),
             ("epoll_wait", USED),
             ("sendmmsg", USED | wire::FILE_IS_WRITTEN | wire::FILE_HAS_MESSAGES),
             ("sendfile", BOTH | wire::FILE_IS_WRITTEN | READ_SECOND),
@@ -78,6 +78,11 @@ mod tests {
                     assert_eq!(file_use(abi, number), bits, "{name} {abi}");
                 }
             }
+        }
+        // The arguments of i386's mmap are in memory.
+        for (abi, bits) in [(Abi::X86_64, USED), (Abi::I386, 0)] {
+            let number = calls::number(abi, "mmap").expect("the ABI has it");
+            assert_eq!(file_use(abi, number), bits);
         }
         assert_eq!(file_use(Abi::X86_64, 9999), 0);
     }

@@ -23,7 +23,7 @@ struct UserJobs<J> {
     hashing: BTreeMap<(u64, u64), J>,
     is_opening: bool,
     is_hashing: bool,
-    /// When a job of the user was last taken, as a number of jobs.
+    /// When a job of the user was last taken, as a number of jobs; 0: not yet.
     served: u64,
 }
 
@@ -45,13 +45,12 @@ impl<J> JobQueue<J> {
     /// Adds a job of a user.
     pub fn push(&mut self, user: u32, kind: JobKind, job: J) {
         self.arrived += 1;
-        let served = self.served;
         let jobs = self.users.entry(user).or_insert_with(|| UserJobs {
             opening: VecDeque::new(),
             hashing: BTreeMap::new(),
             is_opening: false,
             is_hashing: false,
-            served,
+            served: 0,
         });
         match kind {
             JobKind::Open => jobs.opening.push_back(job),
