@@ -10,7 +10,8 @@ fn folded(option: &str, arguments: &str) -> (Vec<(Vec<String>, u64)>, Report) {
     let folder = folder();
     let file = folder.path().join("stacks");
     let options = format!("{option} {}", file.display());
-    let report = Job::run(&options, workload(arguments)).finish().success().report().complete();
+    // The samples of a slow machine may be lost. Those of the others are scaled.
+    let report = Job::run(&options, workload(arguments)).finish().success().report();
     let text = fs::read_to_string(file).expect("the graph was written");
     let stack = |line: &str| {
         let (frames, ns) = line.rsplit_once(' ').expect("a number at the end");
@@ -35,7 +36,7 @@ fn assert_unwound(stack: &[String], call: &str) {
 
 #[test]
 fn blocked_time_has_the_stacks_of_sleeps() {
-    let (stacks, report) = folded("--flame-blocked", "sleep 20 10");
+    let (stacks, report) = folded("--flame-blocked", "sleep 20 50");
     let is_sleep = |stack: &[String]| stack.iter().any(|frame| frame == "nanosleep");
     let sleeps: Vec<_> = stacks.iter().filter(|(stack, _)| is_sleep(stack)).collect();
     let time: u64 = sleeps.iter().map(|(_, ns)| ns).sum();

@@ -64,18 +64,21 @@ impl Tid {
         self.0.store(unsafe { libc::gettid() } as u32, Ordering::SeqCst);
     }
 
+    /// Whether the thread sleeps in this call.
+    fn is_asleep_in(&self, call: libc::c_long) -> bool {
+        let tid = self.0.load(Ordering::SeqCst);
+        let path = format!("/proc/self/task/{tid}/syscall");
+        let now =
+            if tid == 0 { String::new() } else { fs::read_to_string(path).unwrap_or_default() };
+        now.starts_with(&format!("{call} "))
+    }
+
     /// Waits until the thread sleeps in this call.
     fn sleeps_in(&self, call: libc::c_long) -> Outcome {
-        loop {
-            let tid = self.0.load(Ordering::SeqCst);
-            let path = format!("/proc/self/task/{tid}/syscall");
-            let now =
-                if tid == 0 { String::new() } else { fs::read_to_string(path).unwrap_or_default() };
-            if now.starts_with(&format!("{call} ")) {
-                return Ok(());
-            }
+        while !self.is_asleep_in(call) {
             nap(1)?;
         }
+        Ok(())
     }
 }
 
@@ -147,7 +150,17 @@ impl Mutex {
     }
 
     fn wait_for_sleeper(&self) -> Outcome {
-        self.wait_while_held(libc::SYS_nanosleep, || nap(NAP_MS))
+        let waiter = Tid::new();
+        waiter.set();
+        self.wait_while_held(libc::SYS_nanosleep, || {
+            loop {
+                let is_waiting = waiter.is_asleep_in(libc::SYS_futex);
+                nap(NAP_MS)?;
+                if is_waiting {
+                    return Ok(());
+                }
+            }
+        })
     }
 }
 
