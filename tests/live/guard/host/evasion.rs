@@ -123,19 +123,20 @@ fn long_program_is_identified() {
     digest_of_one_with(32 << 20, Value::is_string);
 }
 
-/// After more than 30 single anomalies, pH assumes that the program has changed, and learns.
+/// After more than 30 anomalies, pH would learn them. Here they count once in an interval, also if
+/// they are made in several runs.
 #[test]
-fn isolated_anomalies_are_reported_then_learned() {
+fn isolated_anomalies_of_many_runs_count_once() {
     let it = Guarded::normal(&["routine 100 0"]);
     let mut anomalies = 0;
     while anomalies <= 30 {
-        assert_eq!(it.stored()[0]["state"], "normal", "after {anomalies} anomalies");
         let new = it.run("--guard=watch", "routine 100 1").number("anomalies");
         assert!((1..=5).contains(&new), "{new} anomalies in a run");
         anomalies += new;
+        let stored = &it.stored()[0];
+        let counted = (&stored["state"], &stored["counted_anomalies"]);
+        assert_eq!(counted, (&"normal".into(), &1.into()), "after {anomalies} anomalies");
     }
-    assert_ne!(it.stored()[0]["state"], "normal", "after {anomalies} anomalies");
-    assert_eq!(it.run("--guard=watch", "routine 100 1").number("anomalies"), 0);
 }
 
 /// More than 12 anomalies in 128 calls are an attack: the guard never learns them.

@@ -130,37 +130,3 @@ fn other_programs_leave_the_profiles_to_the_selected_one() {
     assert_eq!(status["programs"].as_array().map(Vec::len), Some(1), "{status}");
     assert_eq!((&status["unidentified"], &status["losses"]), (&0.into(), &serde_json::json!({})));
 }
-
-mod alone {
-    use super::*;
-    use crate::harness::NOBODY;
-
-    /// The profiles belong to the whole machine, so no other test may run meanwhile.
-    #[test]
-    fn new_programs_of_a_user_leave_profiles_to_root() {
-        /// More than are ready.
-        const OTHERS: usize = 80;
-        let (it, cgroup) = (Guarded::new(), TestCgroup::new());
-        let daemon = GuardDaemon::start(&it, &cgroup, "--guard=watch");
-        let paths: Vec<_> = (0..OTHERS)
-            .map(|number| {
-                let path = it.folder.path().join(format!("other{number}"));
-                copy(&it.program, &path);
-                path
-            })
-            .collect();
-        daemon.running.signal(libc::SIGSTOP);
-        let of_user = |path| CommandServer::as_user(NOBODY, path, &cgroup, 0);
-        let others: Vec<_> = paths.iter().map(|path| of_user(path)).collect();
-        let mut server = CommandServer::of(&it.changed_copy("root"), &cgroup, 0);
-        server.send_and_wait(&[b'u'; 500]);
-        daemon.running.signal(libc::SIGCONT);
-        let row = || daemon.program_named("root");
-        eventually("root's program", || row().is_some_and(|row| row["digest"].is_string()));
-        eventually("a message", || daemon.running.read("err").contains("without a profile"));
-        let lost = &daemon.status()["losses"]["programs without a profile (none was ready)"];
-        assert!(lost.as_u64() > Some(0), "{lost}");
-        others.into_iter().for_each(|server| drop(server.end()));
-        server.end();
-    }
-}
