@@ -1,9 +1,6 @@
 //! How programs are identified while other users try to prevent it.
 
 use std::fs::{self, File};
-use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
 
 use crate::harness::cgroup::TestCgroup;
 use crate::harness::daemon::{CommandServer, GuardDaemon};
@@ -11,57 +8,13 @@ use crate::harness::eventually;
 use crate::harness::guarded_program::Guarded;
 use crate::harness::job::copy;
 
-/// A write lease of a file that nobody else has open.
-fn lease(path: &Path) -> File {
-    /// include/uapi/asm-generic/fcntl.h
-    const F_SETSIG: libc::c_int = 10;
-    let file = File::options().read(true).write(true).open(path).expect("it is ours");
-    // SAFETY: plain calls on an open descriptor. SIGURG is ignored by default.
-    let is_leased = unsafe {
-        libc::fcntl(file.as_raw_fd(), F_SETSIG, libc::SIGURG) == 0
-            && libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) == 0
-    };
-    assert!(is_leased, "{}", std::io::Error::last_os_error());
-    file
-}
-
-/// Whether the kernel waits for the end of a lease of the file.
-fn is_lease_breaking(file: &File) -> bool {
-    let inode = file.metadata().expect("it is open").ino();
-    let locks = fs::read_to_string("/proc/locks").expect("/proc");
-    let mut leases = locks.lines().filter(|line| line.contains(" LEASE "));
-    leases.any(|line| line.contains("BREAKING") && line.contains(&format!(":{inode} ")))
-}
-
-#[test]
-fn a_lease_does_not_stop_the_guard() {
-    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
-    let leased = it.folder.path().join("leased");
-    copy(&it.program, &leased);
-    let daemon = GuardDaemon::start(&it, &cgroup, "--guard=watch");
-    // Stopped, the daemon opens the file only when the program has ended.
-    daemon.running.signal(libc::SIGSTOP);
-    let mut server = CommandServer::of(&leased, &cgroup, 0);
-    server.send_and_wait(&[b'u'; 500]);
-    server.end();
-    let lease = lease(&leased);
-    daemon.running.signal(libc::SIGCONT);
-    let row = || daemon.program_named("leased");
-    eventually("its row", || row().is_some_and(|row| row["not_identified"] == "not hashed yet"));
-    eventually("its open", || is_lease_breaking(&lease));
-    // Otherwise, the daemon would reply only at the end of the lease.
-    assert!(row().is_some() && is_lease_breaking(&lease));
-    drop(lease);
-    eventually("its digest", || row().is_some_and(|row| row["digest"].is_string()));
-}
-
 #[test]
 fn long_files_of_others_do_not_delay_a_program() {
     /// More than the guard keeps open.
     const FILES: usize = 20;
     let (it, cgroup) = (Guarded::new(), TestCgroup::new());
     let daemon = GuardDaemon::start(&it, &cgroup, "--guard=watch");
-    let started: Vec<_> = (0..FILES)
+    let mut started: Vec<_> = (0..FILES)
         .map(|number| {
             let path = it.changed_copy(&format!("sparse{number}"));
             let file = File::options().write(true).open(&path).expect("it is ours");
@@ -77,11 +30,19 @@ fn long_files_of_others_do_not_delay_a_program() {
         .and_then(|file| file.set_len(20 << 20))
         .expect("room for a sparse file");
     let mut server = CommandServer::of(&long, &cgroup, 0);
-    server.send_and_wait(&[b'u'; 500]);
     let row = |name: &str| daemon.program_named(name);
-    eventually("its digest", || row("long").is_some_and(|row| row["digest"].is_string()));
-    let last = row(&format!("sparse{}", FILES - 1)).expect("it has made calls");
-    assert_eq!(last["not_identified"], "not hashed yet", "{last}");
+    eventually("its digest", || {
+        server.send_and_wait(b"u");
+        row("long").is_some_and(|row| row["digest"].is_string())
+    });
+    let last = started.last_mut().expect("there are some");
+    let mut row_of_last = None;
+    eventually("its row", || {
+        last.send_and_wait(b"u");
+        row_of_last = row(&format!("sparse{}", FILES - 1));
+        row_of_last.is_some()
+    });
+    assert_eq!(row_of_last.expect("it is there")["not_identified"], "not hashed yet");
     server.end();
     started.into_iter().for_each(|server| drop(server.end()));
 }
@@ -94,8 +55,8 @@ fn a_file_that_is_too_long_is_reported() {
     file.set_len((1 << 30) + 1).expect("room for a sparse file");
     drop(file);
     let mut server = CommandServer::start(&it, &cgroup);
-    server.send_and_wait(&[b'u'; 500]);
     eventually("its row", || {
+        server.send_and_wait(b"u");
         daemon.program().is_some_and(|row| row["not_identified"] == "longer than 1 GiB")
     });
     assert_eq!(daemon.status()["losses"]["programs not identified (file not hashed)"], 1);
