@@ -130,13 +130,13 @@ fn isolated_anomalies_of_many_runs_count_once() {
     let it = Guarded::normal(&["routine 100 0"]);
     let mut anomalies = 0;
     while anomalies <= 30 {
-        let new = it.run("--guard=watch", "routine 100 1").number("anomalies");
+        let guard = it.run("--guard=watch", "routine 100 1");
+        let new = guard.number("anomalies");
         assert!((1..=5).contains(&new), "{new} anomalies in a run");
+        assert_eq!(guard.number("counted_anomalies"), 1, "after {anomalies} others");
         anomalies += new;
-        let stored = &it.stored()[0];
-        let counted = (&stored["state"], &stored["counted_anomalies"]);
-        assert_eq!(counted, (&"normal".into(), &1.into()), "after {anomalies} anomalies");
     }
+    assert_eq!(it.stored()[0]["state"], "normal", "after {anomalies} anomalies");
 }
 
 /// More than 12 anomalies in 128 calls are an attack: the guard never learns them.
