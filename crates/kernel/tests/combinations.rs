@@ -7,17 +7,14 @@ use std::collections::BTreeSet;
 use kernel::gate::{LoadedGate, lazy_maps};
 use kernel::{extensions, precall, wire};
 
-const LENS: [u32; 11] = [
+const LENS: [u32; 8] = [
     0,
     wire::LENS,
     wire::LENS | wire::LENS_SITES,
     wire::LENS | wire::LENS_SITES | wire::LENS_SLOW,
     wire::LENS | wire::LENS_SITES | wire::LENS_SAMPLE,
-    wire::LENS | wire::LENS_IN_BAND,
-    wire::LENS | wire::LENS_SITES | wire::LENS_FLAME | wire::LENS_FLAME_CPU,
-    wire::LENS | wire::LENS_SITES | wire::LENS_FILES,
-    wire::LENS | wire::LENS_TRACE,
-    wire::LENS | wire::LENS_SITES | wire::LENS_WHY,
+    wire::LENS | wire::LENS_IN_BAND | wire::LENS_TRACE,
+    wire::LENS | wire::LENS_SITES | wire::LENS_FILES | wire::LENS_FLAME | wire::LENS_FLAME_CPU,
     wire::LENS | wire::LENS_SITES | wire::LENS_SLOW | wire::LENS_WHY,
 ];
 const SERVICE: [u32; 3] = [0, wire::SERVICE, wire::SERVICE | wire::SERVICE_FILES];
