@@ -309,6 +309,18 @@ mod tests {
         })
     }
 
+    fn report_per(per: u32, stats: &BTreeMap<RowName, RowStats>) -> LensReport {
+        let rows = ReportRows {
+            per,
+            order: Order::Wall,
+            histograms: &[],
+            has_files: false,
+            counted: 0..0,
+            names: &BTreeMap::new(),
+        };
+        lens_report(stats, &rows, &KernelSymbols::default())
+    }
+
     proptest! {
         #[test]
         fn groups_add_up_to_the_total(rows in prop::collection::vec(any_row(), 1..6)) {
@@ -322,15 +334,7 @@ mod tests {
             let stats: BTreeMap<_, _> =
                 rows.into_iter().enumerate().map(|(pid, row)| (name(pid), row)).collect();
             for per in [wire::PER_PROCESS, wire::PER_THREAD, wire::PER_COMMAND] {
-                let rows = ReportRows {
-                    per,
-                    order: Order::Wall,
-                    histograms: &[],
-                    has_files: false,
-                    counted: 0..0,
-                    names: &BTreeMap::new(),
-                };
-                let report = lens_report(&stats, &rows, &KernelSymbols::default());
+                let report = report_per(per, &stats);
                 let accounts = report.groups.iter().filter_map(|group| group.account.as_ref());
                 prop_assert_eq!(ThreadAccount::sum(accounts), report.account.clone());
                 let account = report.account.expect("threads have lived");
@@ -362,15 +366,7 @@ mod tests {
         let mut worker = of(100, true);
         worker.parts.insert(wire::ACCOUNT_LIFE, call(1000));
         let stats = BTreeMap::from([(name(0, ""), of(800, false)), (name(7, "worker"), worker)]);
-        let rows = ReportRows {
-            per: wire::PER_PROCESS,
-            order: Order::Wall,
-            histograms: &[],
-            has_files: false,
-            counted: 0..0,
-            names: &BTreeMap::new(),
-        };
-        let report = lens_report(&stats, &rows, &KernelSymbols::default());
+        let report = report_per(wire::PER_PROCESS, &stats);
         let accounts: Vec<_> = report
             .groups
             .iter()
