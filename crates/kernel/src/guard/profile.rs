@@ -363,7 +363,7 @@ impl KernelProfile {
         atomic_field!(self.mapping, 0, is_identified).store(1, Ordering::SeqCst);
     }
 
-    /// The number of the user for whom the profile counts; 0: for no user.
+    /// The user in whose share the profile counts (`guard_profile.user`); 0: it counts in none.
     pub fn user(&self) -> u32 {
         field!(self.mapping, 0, user).read()
     }

@@ -56,7 +56,7 @@ pub struct KernelFacts {
 
 /// How to test what needs root.
 pub const AS_ROOT: &str = "sudo tollgate doctor";
-/// The same for a user who is root, but without root's rights.
+/// The same for a process of root that lacks capabilities.
 pub const WITH_RIGHTS: &str = "the rights of root, as above";
 
 /// How to test what this user may not do.
