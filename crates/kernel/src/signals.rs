@@ -129,6 +129,34 @@ pub(crate) fn set_command(pid: libc::c_int) {
     }
 }
 
+/// While this exists, the thread gets no signals.
+pub(crate) struct BlockedSignals {
+    before: libc::sigset_t,
+}
+
+impl BlockedSignals {
+    pub(crate) fn new() -> Self {
+        // SAFETY: all-zero sets are valid; the first one is filled before it is used.
+        unsafe {
+            let (mut all, mut before): (libc::sigset_t, libc::sigset_t) =
+                (std::mem::zeroed(), std::mem::zeroed());
+            libc::sigfillset(&raw mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+            Self { before }
+        }
+    }
+}
+
+impl Drop for BlockedSignals {
+    /// Async-signal-safe.
+    fn drop(&mut self) {
+        // SAFETY: the mask of before is valid.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut());
+        }
+    }
+}
+
 /// Stops this process by the signal that has stopped the command. When it is continued, it calls
 /// `before_continue` and continues the command, with `to`: its process or its process group.
 pub(crate) fn stop_with_command(
@@ -279,20 +307,15 @@ mod tests {
         let child = unsafe { libc::fork() };
         assert!(child >= 0, "{}", io::Error::last_os_error());
         if child == 0 {
-            // SAFETY: the set is initialized before it is used. The child's own copies of the pipes
-            // are its own.
-            unsafe {
-                let mut all: libc::sigset_t = std::mem::zeroed();
-                libc::sigfillset(&raw mut all);
-                libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut());
-                let dispositions = Dispositions::take_over();
-                drop(tell_sent);
-                let is_told = tell_blocked.write_all(&[0]).is_ok() && sent.read(&mut [0]).is_ok();
-                libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const all, std::ptr::null_mut());
-                let expected = without_special_meaning().map(bit).sum::<u64>();
-                let expected = expected & !dispositions.ignored;
-                libc::_exit(i32::from(!is_told || PENDING.load(Ordering::SeqCst) != expected))
-            }
+            let signals = BlockedSignals::new();
+            let dispositions = Dispositions::take_over();
+            drop(tell_sent);
+            let is_told = tell_blocked.write_all(&[0]).is_ok() && sent.read(&mut [0]).is_ok();
+            drop(signals);
+            let expected = without_special_meaning().map(bit).sum::<u64>() & !dispositions.ignored;
+            let is_right = is_told && PENDING.load(Ordering::SeqCst) == expected;
+            // SAFETY: the child's own copies of the pipes are its own.
+            unsafe { libc::_exit(i32::from(!is_right)) }
         }
         drop(tell_blocked);
         blocked.read_exact(&mut [0]).expect("the child blocks them");

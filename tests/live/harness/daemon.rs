@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::cgroup::TestCgroup;
 use super::guarded_program::Guarded;
-use super::job::state;
+use super::job::{is_in_call, state};
 use super::{Finished, Job, Running, eventually, tollgate, words};
 
 pub struct GuardDaemon {
@@ -148,8 +148,9 @@ impl CommandServer {
         job.command.uid(user).gid(user).stdin(Stdio::piped()).stdout(Stdio::piped());
         // The daemon never holds processes of its own session, which is also that of the tests.
         let mut running = job.in_own_session().start();
-        // It enters when it has executed the program. Before that, the daemon would see the tests'
-        // program, of which it is a fork.
+        // It enters when it waits for commands. Before that, the daemon would see the tests' program,
+        // of which it is a fork, or some of the calls by which this program starts.
+        eventually("it waits for commands", || is_in_call(running.pid(), libc::SYS_epoll_wait));
         cgroup.add(running.pid());
         let replies = running.stdout();
         // SAFETY: our own descriptor.

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::process::Stdio;
+use std::time::Duration;
 
 use super::subject::{CALLS, Subject};
 use crate::harness::cgroup::TestCgroup;
-use crate::harness::job::{is_in_call, kill, sleeps_of, wait_for_refresh, watches};
+use crate::harness::job::{kill, sleeps_of, wait_for_refresh, watches};
 use crate::harness::{Job, Report, Running, eventually, words, workload, workloads};
 
 fn interrupted(lens: Running) -> Report {
@@ -149,19 +150,18 @@ fn watches_of_a_control_group_count_each_call_once() {
 
 #[test]
 fn call_counts_in_the_watch_in_which_it_began() {
-    let subject = Job::of(workload("sleep 1500")).start();
-    let pid = subject.pid();
-    let first = Job::lens(&format!("-p {pid}")).start();
-    watches(&first);
-    eventually("its sleep", || is_in_call(pid, libc::SYS_nanosleep));
-    let second = Job::lens(&format!("-p {pid}")).start();
-    watches(&second);
-    subject.finish().success();
+    let mut subject = Subject::new();
+    let first = subject.watch();
+    // It is in its next read afterwards.
+    subject.make_calls();
+    let second = subject.watch();
+    // Longer than all else that it does.
+    std::thread::sleep(Duration::from_millis(500));
+    subject.end();
     let (first, second) = (first.finish().success(), second.finish().success());
     let (first, second) = (first.report().complete(), second.report().complete());
-    // The first one may have been attached during the sleep.
-    assert!(first.count("nanosleep") <= 1);
-    assert_eq!(second.count("nanosleep"), 0, "{:?}", second.counts());
+    assert_eq!((first.count("getppid"), first.count("read")), (CALLS, 1), "{:?}", first.counts());
+    assert_eq!((second.count("getppid"), second.count("read")), (0, 0), "{:?}", second.counts());
     let account = second.account.expect("a thread has lived");
     assert!(account.calls_ns > account.lifetime_ns * 9 / 10, "{account:?}");
 }

@@ -1,12 +1,14 @@
 //! How programs are identified while other users try to prevent it.
 
-use std::fs::{self, File};
+use std::fs::File;
+use std::io::Write as _;
+use std::process::Stdio;
 
 use crate::harness::cgroup::TestCgroup;
 use crate::harness::daemon::{CommandServer, GuardDaemon};
-use crate::harness::eventually;
 use crate::harness::guarded_program::Guarded;
-use crate::harness::job::copy;
+use crate::harness::job::{comm, copy, is_in_read};
+use crate::harness::{Job, eventually, words};
 
 #[test]
 fn long_files_of_others_do_not_delay_a_program() {
@@ -69,24 +71,34 @@ fn other_programs_leave_the_profiles_to_the_selected_one() {
     /// More than are ready, and than are made while the daemon is stopped.
     const OTHERS: usize = 80;
     let (it, cgroup) = (Guarded::new(), TestCgroup::new());
+    for number in 0..OTHERS {
+        copy(&it.program, &it.folder.path().join(format!("other{number}")));
+    }
+    // A process that enters the cgroup is guarded when the daemon has seen it. So the programs are
+    // started by one that is there before the daemon.
+    let script = "read line
+        for other in \"$0\"/other*; do printf u | \"$other\" command-server; done
+        exec \"$1\" command-server";
+    let mut command = words("sh -c");
+    command.extend([script.into(), it.folder.path().into(), (&it.program).into()]);
+    let mut job = Job::of(command).in_own_session();
+    job.command.stdin(Stdio::piped());
+    let mut shell = job.start();
+    eventually("its read", || is_in_read(shell.pid()));
+    cgroup.add(shell.pid());
     let options = format!("--guard=watch --exe {}", it.program.display());
     let daemon = GuardDaemon::start(&it, &cgroup, &options);
+
     daemon.running.signal(libc::SIGSTOP);
-    let others: Vec<_> = (0..OTHERS)
-        .map(|number| {
-            let path = it.folder.path().join(format!("other{number}"));
-            copy(&it.program, &path);
-            let server = CommandServer::of(&path, &cgroup, 0);
-            fs::remove_file(path).expect("it is ours");
-            server
-        })
-        .collect();
-    let mut server = CommandServer::start(&it, &cgroup);
-    server.send_and_wait(&[b'u'; 500]);
+    shell.input().write_all(b"\n").expect("it reads");
+    eventually("the selected program", || comm(shell.pid()).as_deref() == Some("guarded"));
+    shell.input().write_all(&[b'u'; 2000]).expect("it reads");
+    eventually("its replies", || shell.read("out").len() >= OTHERS + 2000);
     daemon.running.signal(libc::SIGCONT);
-    eventually("its calls", || daemon.program().is_some());
-    others.into_iter().for_each(|server| drop(server.end()));
-    server.end();
+    drop(shell.stdin());
+    shell.finish().success();
+    let calls = || daemon.program().and_then(|row| row["calls"].as_u64());
+    eventually("its calls", || calls().is_some_and(|calls| calls >= 2000));
     let status = daemon.status();
     assert_eq!(status["programs"].as_array().map(Vec::len), Some(1), "{status}");
     assert_eq!((&status["unidentified"], &status["losses"]), (&0.into(), &serde_json::json!({})));
