@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::error::{Error, ErrorContext, Result};
 use crate::limits::Inherited;
 use crate::pid_variables::pid_variables;
-use crate::signals::{BlockedSignals, Dispositions, clear_command, set_command};
+use crate::signals::{Dispositions, clear_command, command_starts, set_command};
 use crate::start_state::{STANDARD_DESCRIPTORS, was_closed};
 use crate::wire;
 
@@ -85,14 +85,11 @@ impl GatedCommand {
         let [reader, writer] = pipe.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
         let mut pid_variables = pid_variables(&self.environment);
         let inherited = Inherited::take_over();
-        // The command may run before this process has its number. A signal that came in between
-        // would stop this process, and not the command.
-        let blocked = BlockedSignals::new();
+        command_starts();
         // SAFETY: the child makes only async-signal-safe calls until it executes or exits.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()).doing("fork"),
             0 => {
-                drop(blocked);
                 inherited.restore();
                 // SAFETY: takes nothing.
                 let own = unsafe { libc::getpid() } as u32;
@@ -111,7 +108,6 @@ impl GatedCommand {
                 drop(writer);
                 let pidfd = open_pidfd(pid as u32).doing("watch the command (pidfd_open)")?;
                 set_command(pid);
-                drop(blocked);
                 Ok(Child { pid: pid as u32, pidfd, exec_result: reader.into() })
             }
         }

@@ -53,6 +53,9 @@ static COMMAND: AtomicI32 = AtomicI32::new(0);
 /// starts.
 static PENDING: AtomicU64 = AtomicU64::new(0);
 
+/// Whether the command's process may exist while [`COMMAND`] is still 0.
+static STARTS: AtomicBool = AtomicBool::new(false);
+
 /// Whether one of [`TERMINATION`] has arrived since this was last read.
 static TERMINATION_REQUESTED: AtomicBool = AtomicBool::new(false);
 
@@ -87,10 +90,17 @@ extern "C" fn forward(
         // SAFETY: async-signal-safe. The command is not yet waited for, so the number is its own.
         unsafe { libc::kill(command, signal) };
     }
-    if STOPS.contains(&signal) {
-        stop(signal);
-    } else if command == 0 && !by_itself && signal != libc::SIGCONT {
+    let is_kept = command == 0 && !by_itself && signal != libc::SIGCONT;
+    let is_stop = STOPS.contains(&signal);
+    if is_kept && (!is_stop || STARTS.load(Ordering::SeqCst)) {
         PENDING.fetch_or(bit(signal), Ordering::SeqCst);
+        // Another thread may have started the command since.
+        match COMMAND.load(Ordering::SeqCst) {
+            0 => {}
+            command => send_pending(command),
+        }
+    } else if is_stop {
+        stop(signal);
     }
 }
 
@@ -120,41 +130,30 @@ fn take_pending() -> impl Iterator<Item = libc::c_int> {
     passed_on().filter(move |signal| pending & bit(*signal) != 0)
 }
 
+/// Sends the pending signals to the command, and stops with it. Async-signal-safe.
+fn send_pending(command: libc::c_int) {
+    let mut stopped_by = None;
+    for signal in take_pending() {
+        // SAFETY: takes two numbers. The command is not yet waited for, so the number is its own.
+        unsafe { libc::kill(command, signal) };
+        stopped_by = stopped_by.or(STOPS.contains(&signal).then_some(signal));
+    }
+    if let Some(signal) = stopped_by {
+        stop(signal);
+    }
+}
+
+/// To be called before the fork. From then on, a signal that stops this process also stops the
+/// command, when its process is set.
+pub(crate) fn command_starts() {
+    STARTS.store(true, Ordering::SeqCst);
+}
+
 /// Sets the process that gets the signals from now on, and sends it those that are pending.
 pub(crate) fn set_command(pid: libc::c_int) {
     COMMAND.store(pid, Ordering::SeqCst);
-    for signal in take_pending() {
-        // SAFETY: takes two numbers. The command is not yet waited for, so the number is its own.
-        unsafe { libc::kill(pid, signal) };
-    }
-}
-
-/// While this exists, the thread gets no signals.
-pub(crate) struct BlockedSignals {
-    before: libc::sigset_t,
-}
-
-impl BlockedSignals {
-    pub(crate) fn new() -> Self {
-        // SAFETY: all-zero sets are valid; the first one is filled before it is used.
-        unsafe {
-            let (mut all, mut before): (libc::sigset_t, libc::sigset_t) =
-                (std::mem::zeroed(), std::mem::zeroed());
-            libc::sigfillset(&raw mut all);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-            Self { before }
-        }
-    }
-}
-
-impl Drop for BlockedSignals {
-    /// Async-signal-safe.
-    fn drop(&mut self) {
-        // SAFETY: the mask of before is valid.
-        unsafe {
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut());
-        }
-    }
+    STARTS.store(false, Ordering::SeqCst);
+    send_pending(pid);
 }
 
 /// Stops this process by the signal that has stopped the command. When it is continued, it calls
@@ -307,15 +306,20 @@ mod tests {
         let child = unsafe { libc::fork() };
         assert!(child >= 0, "{}", io::Error::last_os_error());
         if child == 0 {
-            let signals = BlockedSignals::new();
-            let dispositions = Dispositions::take_over();
-            drop(tell_sent);
-            let is_told = tell_blocked.write_all(&[0]).is_ok() && sent.read(&mut [0]).is_ok();
-            drop(signals);
-            let expected = without_special_meaning().map(bit).sum::<u64>() & !dispositions.ignored;
-            let is_right = is_told && PENDING.load(Ordering::SeqCst) == expected;
-            // SAFETY: the child's own copies of the pipes are its own.
-            unsafe { libc::_exit(i32::from(!is_right)) }
+            // SAFETY: the set is initialized before it is used. The child's own copies of the pipes
+            // are its own.
+            unsafe {
+                let mut all: libc::sigset_t = std::mem::zeroed();
+                libc::sigfillset(&raw mut all);
+                libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut());
+                let dispositions = Dispositions::take_over();
+                drop(tell_sent);
+                let is_told = tell_blocked.write_all(&[0]).is_ok() && sent.read(&mut [0]).is_ok();
+                libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const all, std::ptr::null_mut());
+                let expected = without_special_meaning().map(bit).sum::<u64>();
+                let expected = expected & !dispositions.ignored;
+                libc::_exit(i32::from(!is_told || PENDING.load(Ordering::SeqCst) != expected))
+            }
         }
         drop(tell_blocked);
         blocked.read_exact(&mut [0]).expect("the child blocks them");
