@@ -148,10 +148,11 @@ impl CommandServer {
         job.command.uid(user).gid(user).stdin(Stdio::piped()).stdout(Stdio::piped());
         // The daemon never holds processes of its own session, which is also that of the tests.
         let mut running = job.in_own_session().start();
-        // It enters when it waits for commands. Before that, the daemon would see the tests' program,
-        // of which it is a fork, or some of the calls by which this program starts.
-        eventually("it waits for commands", || is_in_call(running.pid(), libc::SYS_epoll_wait));
-        cgroup.add(running.pid());
+        let pid = running.pid();
+        // It enters when it waits for commands. Before that, the daemon would see the tests'
+        // program, of which it is a fork, or some of the calls by which this program starts.
+        eventually("it waits for commands", || is_in_call(pid, libc::SYS_epoll_wait));
+        cgroup.add(pid);
         let replies = running.stdout();
         // SAFETY: our own descriptor.
         unsafe { libc::fcntl(replies.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
