@@ -98,9 +98,7 @@ mod alone {
         let known: Value = ran.json();
         let (ns, faults) = (&known["ns"], &known["major_faults"]);
         assert!(account.major_faults >= faults.as_u64().expect("a number"), "{account:?}");
-        // Stolen time is unaccounted, see account_of().
-        let waited = account.asleep_ns + account.runqueue_ns;
-        let outside = waited + account.cpu_ns + account.unaccounted_ns;
+        let outside = account.asleep_ns + account.cpu_ns + account.runqueue_ns;
         assert!(outside as f64 >= ns.as_f64().expect("a number") * 0.95, "{account:?} {ns}");
         // A folder in memory has no faults that wait.
         assert_eq!(account.asleep_ns > 0, account.major_faults > 0, "{account:?}");
