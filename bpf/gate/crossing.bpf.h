@@ -82,7 +82,7 @@ static __always_inline bool on_sys_exit(struct thread_state *thread, struct pt_r
 		on_unmatched_sys_exit(thread, regs, result);
 		return false;
 	}
-	at.is_outer = thread->in_call == IN_OUTER_CALL;
+	at.state = thread->in_call;
 	thread->in_call = NOT_IN_CALL;
 	call_sys_exit(&at);
 	return true;

@@ -30,8 +30,8 @@ struct crossing {
 	bool has_run_plugins;
 	/* At the end of a rejected call: the thread has waited for the decision. */
 	bool has_waited;
-	/* At the end of a call: it began in the parent row. */
-	bool is_outer;
+	/* At the end of a call: the state in which it was, enum call_state. */
+	u8 state;
 	/* At the end of a call: its result, and the time, which is read before any handler runs. */
 	s64 result;
 	u64 now;

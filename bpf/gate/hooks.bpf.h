@@ -39,6 +39,8 @@ static __always_inline void call_sys_enter(struct crossing *at)
 		plugin_timed_sys_enter(at);
 	if (has(at->thread, LENS))
 		lens_sys_enter(at);
+	else if (config.enabled & LENS)
+		at->thread->in_call = IN_CALL_BEFORE_LENS;
 }
 
 static __always_inline void call_sys_exit(struct crossing *at)

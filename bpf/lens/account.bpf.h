@@ -42,10 +42,11 @@ static __always_inline bool lens_has_call(struct task_struct *task)
 	return (s32)regs->orig_ax >= 0 && (s32)regs->ax == -ENOSYS;
 }
 
-/* In a call that the gate has seen neither begin nor end. */
+/* In a call whose beginning the lens has not seen, and whose end the gate has not seen either. */
 static __always_inline bool lens_is_in_unseen_call(struct thread_state *thread)
 {
-	return !thread->generation && lens_life_of(thread)->began_in_call;
+	return thread->in_call == IN_CALL_BEFORE_LENS ||
+	       (!thread->generation && lens_life_of(thread)->began_in_call);
 }
 
 /*

@@ -174,14 +174,14 @@ static __always_inline void lens_add_time(struct crossing *at, struct cell *cell
 		if (thread->lens.has_site)
 			lens_record_sleep(thread, task->sched_info.run_delay);
 	}
-	if (unlikely(has(thread, LENS_FLAME) && thread->lens.off_ns) && !at->is_outer)
+	if (unlikely(has(thread, LENS_FLAME) && thread->lens.off_ns) && at->state != IN_OUTER_CALL)
 		lens_flame_report(thread, at->result);
 	if (has(thread, LENS_FILES) && !is_rejected)
 		lens_files_exit(thread->slot, row, at->result, wall,
 				thread->lens.off_ns - runqueue);
-	if (has(thread, LENS_TRACE) && !at->is_outer)
+	if (has(thread, LENS_TRACE) && at->state != IN_OUTER_CALL)
 		lens_trace_call(thread->slot, at->result, at->now);
-	if (has(thread, LENS_SLOW) && !at->is_outer)
+	if (has(thread, LENS_SLOW) && at->state != IN_OUTER_CALL)
 		lens_slow_exit(thread, at->result, at->now, runqueue);
 	if (in_band_is_on(thread))
 		in_band_record(at, wall, runqueue, is_rejected);
@@ -198,10 +198,15 @@ static __always_inline void lens_sys_exit(struct crossing *at)
 	u32 row = thread->row;
 	struct cell *cell;
 
-	if (unlikely(at->is_outer)) {
-		row = lens_end_outer_call(thread->slot);
-		if (!row)
+	if (unlikely(at->state != IN_CALL)) {
+		/* The slow call that is reported next is another one. */
+		thread->lens.has_long_sleep = 0;
+		row = at->state == IN_OUTER_CALL ? lens_end_outer_call(thread->slot) : 0;
+		if (!row) {
+			if (at->state == IN_CALL_BEFORE_LENS)
+				lens_add_current_life(thread->slot, ACCOUNT_UNFINISHED);
 			goto uncounted;
+		}
 	}
 	cell = cell_of(thread, row, call, &entry);
 	if (!cell)
@@ -231,6 +236,8 @@ static __always_inline void lens_sys_exit(struct crossing *at)
 uncounted:
 	thread->lens.off_ns = 0;
 	thread->lens.is_off_cpu = 0;
+	thread->lens.has_site = 0;
+	thread->lens.has_long_sleep = 0;
 	if (in_band_is_on(thread))
 		in_band_drop(thread->slot, true);
 }
@@ -314,10 +321,10 @@ static __always_inline void lens_end_in_call(struct thread_state *thread, struct
 static __always_inline void lens_task_exit(struct thread_state *thread, struct task_struct *task)
 {
 	if (has(thread, LENS) && !thread->until_exec) {
-		if (thread->in_call)
-			lens_end_in_call(thread, task);
-		else if (lens_is_in_unseen_call(thread))
+		if (lens_is_in_unseen_call(thread))
 			lens_add_current_life(thread->slot, ACCOUNT_UNFINISHED);
+		else if (thread->in_call)
+			lens_end_in_call(thread, task);
 		lens_add_current_life(thread->slot, ACCOUNT_LIFE);
 	}
 	lens_slow_drop_stack(thread);

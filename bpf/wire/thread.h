@@ -19,6 +19,11 @@ enum call_state {
 	IN_UNKNOWN_CALL,
 	/* In a call that began in an outer row (`lens_life.outer_row`), and counts there. */
 	IN_OUTER_CALL,
+	/*
+	 * In a call that began while the thread had no lens: it may have been a member of a service
+	 * only. The lens may get the thread before the call ends.
+	 */
+	IN_CALL_BEFORE_LENS,
 };
 
 /*

@@ -429,7 +429,8 @@ impl Gate {
                     && !self.enclosing_sessions(u32::from(life.outer_row)).contains(&session);
                 let is_in_call = is_watched && matches!(state, wire::IN_CALL | wire::IN_OUTER_CALL);
                 let entered_ns = if is_outer { 0 } else { thread.lens.entered_ns };
-                let is_unseen = thread.generation == 0 && life.began_in_call != 0;
+                let is_unseen = thread.generation == 0 && life.began_in_call != 0
+                    || state == wire::IN_CALL_BEFORE_LENS;
                 LiveThread {
                     slot,
                     pid: thread.visible_pid,

@@ -63,6 +63,16 @@ fn threads_children_and_programs_have_their_own() {
     check("", "in-band-vfork");
 }
 
+/// A run that ends removes its own memory and no other.
+#[test]
+fn records_outlast_other_runs() {
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| (0..8).for_each(|_| check("", "in-band-sleeps")));
+        }
+    });
+}
+
 /// There are more threads than entries.
 #[test]
 fn entries_of_threads_that_have_ended_are_used_again() {

@@ -11,3 +11,4 @@ mod limits_teardown;
 mod limits_tree;
 mod rules_reference;
 mod signal_workers;
+mod watches;

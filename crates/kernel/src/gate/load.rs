@@ -151,7 +151,7 @@ impl LoadedGate {
         for (flags, held) in config.call_flags.iter_mut().zip(precall.precall_table()) {
             *flags |= held;
         }
-        if enabled & (wire::LENS_SITES | wire::LENS_SLOW) != 0 {
+        if enabled & (wire::LENS_SITES | wire::LENS_SLOW | wire::LENS_IN_BAND) != 0 {
             let symbols = KernelSymbols::get();
             config.sched_text_start = symbols.address("__sched_text_start").unwrap_or(0);
             config.sched_text_end = symbols.address("__sched_text_end").unwrap_or(0);

@@ -225,6 +225,11 @@ impl Extension for LensInSession {
         Ok(())
     }
 
+    /// The memory of records is freed with the tasks, and may be another session's soon after.
+    fn before_detach(&mut self, _live: &[LiveThread]) {
+        self.in_band = None;
+    }
+
     fn leave(&mut self) {
         self.in_band = None;
     }
