@@ -127,8 +127,9 @@ static __always_inline void pace_sys_exit(struct crossing *at)
 		candidates = begins->if_positive;
 	else if (!at->result)
 		candidates = begins->if_zero;
-	if (!at->result && of->woken_ns && of->woken_in == call)
+	if (!at->result && (of->slept_in == call + 1 || (of->woken_ns && of->woken_in == call + 1)))
 		candidates |= begins->if_timeout;
+	of->slept_in = 0;
 	if (!candidates) {
 		/* A task of the next call must not begin at this wake-up. */
 		of->woken_ns = 0;
@@ -223,9 +224,20 @@ __noinline int pace_switched_in(u32 slot, u64 now)
 	return 0;
 }
 
+/* The call in which a thread is: its index plus 1; 0: none. */
+static __always_inline u32 pace_in_call(struct thread_state *thread)
+{
+	return thread->in_call >= IN_CALL ? thread->call + 1 : 0;
+}
+
 static __always_inline void pace_switch_out(struct switching *at)
 {
-	if (unlikely(pace_of(at->thread->slot)->task))
+	struct pace_thread *of = pace_of(at->thread->slot);
+
+	/* The kernel may not report its waking (docs/decisions/0001-gate.md). */
+	if (at->state)
+		of->slept_in = pace_in_call(at->thread);
+	if (unlikely(of->task))
 		pace_switched_out(at->thread->slot, !!at->state, switch_ns(at));
 }
 
@@ -270,7 +282,7 @@ static __always_inline void pace_waking(struct thread_state *thread)
 	u32 slot;
 
 	of->woken_ns = bpf_ktime_get_ns();
-	of->woken_in = thread->in_call >= IN_CALL ? thread->call : CALL_INDICES;
+	of->woken_in = pace_in_call(thread);
 	if (task) {
 		pace_ready(of, task);
 		return;

@@ -187,7 +187,7 @@ __noinline int pace_infer(u32 slot, u32 candidates, u32 fd, u64 buffer, u64 byte
 		if (candidates & 1U << i && pace_rule_matches(&rules->rule[i], of, &key))
 			break;
 	}
-	begin = of->woken_in == thread->call ? of->woken_ns : 0;
+	begin = of->woken_in == thread->call + 1 ? of->woken_ns : 0;
 	of->woken_ns = 0;
 	if (i == PACE_RULES)
 		return 0;

@@ -315,8 +315,9 @@ struct pace_thread {
 	__u32 number;
 	/* 1: it is counted in the task's `ready`. */
 	__u32 is_ready;
-	/* The call in which it was woken last. */
-	__u32 woken_in;
+	/* The calls in which it was woken last and has slept last: the index plus 1; 0: none. */
+	__u16 woken_in;
+	__u16 slept_in;
 	/* 1: `program` and `is_exempt` are known. They are found when they are first needed. */
 	__u16 is_known;
 	/* 1: its program is exempt, and it works on no task. */
