@@ -13,7 +13,7 @@ use kernel::gate::{Gate, Lock};
 use kernel::session::SessionOptions;
 use kernel::{extensions, precall, wire};
 
-/// All but the mechanisms of pre-call holds, which depend on the kernel. Without one of them, a test
+/// All but the mechanisms of pre-call holds, which depend on the kernel. A test that needs more
 /// loads a generation of its own. If it kills the process that holds it, before others hold it, the
 /// tests beside it lose calls.
 const EVERYTHING: u32 = (wire::AWAITS_BEGIN - 1) & !(wire::GUARD_LSM | wire::GUARD_CGROUP);
