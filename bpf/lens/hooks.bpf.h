@@ -458,11 +458,13 @@ static __always_inline void lens_switch_in(struct switching *at)
 		if (has(thread, LENS_SITES | LENS_SLOW))
 			site = lens_take_site(at, off);
 	}
+	if (!has(thread, LENS_TRACE))
+		return;
+	if (site && has(thread, LENS_WHY))
+		lens_trace_waker(thread->slot, now);
 	/* Since it was woken up, it has been in the queue of this processor. */
-	if (has(thread, LENS_TRACE))
-		lens_trace_wait(thread->slot,
-				at->task->sched_info.last_queued + at->cpu->clock_offset, now,
-				site);
+	lens_trace_wait(thread->slot, at->task->sched_info.last_queued + at->cpu->clock_offset,
+			now, site);
 }
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "gate/threads.bpf.h"
 #include "lens/state.bpf.h"
+#include "lens/why.bpf.h"
 #include "wire/trace.h"
 
 /*
@@ -67,6 +68,26 @@ __noinline int lens_trace_call(u32 slot, s64 result, u64 now)
 	record->ended_ns = now;
 	record->result = result;
 	bpf_get_current_comm(record->comm, sizeof(record->comm));
+	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
+	return 0;
+}
+
+/* With LENS_WHY: what has ended the latest sleep of a thread, whose wait is recorded next. */
+__noinline int lens_trace_waker(u32 slot, u64 returned)
+{
+	struct thread_state *thread = thread_at(slot);
+	struct why_thread *why = why_of(slot);
+	struct trace_waker *record;
+
+	if (!(config.enabled & LENS_TRACE) || !(config.enabled & LENS_WHY) || !why)
+		return 0;
+	record = trace_reserve(thread, returned, sizeof(*record));
+	if (!record)
+		return 0;
+	record->type = TRACE_WAKER;
+	record->pid = thread->visible_pid;
+	record->woken_ns = why->woken_ns;
+	record->waker = why->latest.waker;
 	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
 	return 0;
 }

@@ -114,6 +114,8 @@ __noinline int why_woken(u32 slot, u32 is_in_call)
 	if (!(config.enabled & LENS_WHY) || !why || !stack)
 		return 0;
 	waker = &why->current.waker;
+	if (has(thread_at(slot), LENS_TRACE))
+		why->woken_ns = bpf_ktime_get_ns();
 	stack->function = 0;
 	stack->flags = 0;
 	if (!is_in_call)

@@ -4,6 +4,7 @@
 #define TOLLGATE_WIRE_TRACE_H
 
 #include "wire/tables.h"
+#include "wire/why.h"
 
 /* Room for some 130,000 calls. User space reads them at least every 20 ms. */
 #define TRACE_RING_BYTES (1 << 23)
@@ -11,6 +12,7 @@
 enum trace_type {
 	TRACE_CALL = 1,
 	TRACE_WAIT = 2,
+	TRACE_WAKER = 3,
 };
 
 /* A call that has ended. Process numbers are those of the session's PID namespace. */
@@ -35,6 +37,15 @@ struct trace_wait {
 	__u64 returned_ns;
 	/* The blocking site; 0: none was taken. */
 	__u64 site;
+};
+
+/* With LENS_WHY: what has ended a sleep of a thread. The record comes before that of the wait. */
+struct trace_waker {
+	__u32 type;
+	__u32 pid;
+	/* Only if `waker` is known. */
+	__u64 woken_ns;
+	struct why_party waker;
 };
 
 #endif

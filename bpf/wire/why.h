@@ -120,6 +120,8 @@ struct why_thread {
 	__u32 unused;
 	/* Of the sleep that goes on: the waker sets `waker`, and the thread itself the rest. */
 	struct why_cause current;
+	/* With LENS_TRACE: the time of the latest wake-up. */
+	__u64 woken_ns;
 	/* Of the latest sleep that has ended. */
 	struct why_cause latest;
 	/* The longest sleeps of the recent past, in no order. */

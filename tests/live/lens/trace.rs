@@ -35,6 +35,10 @@ struct Event {
     name: u64,
     #[prost(uint64, tag = "11")]
     track: u64,
+    #[prost(fixed64, repeated, tag = "47")]
+    arrows_begun: Vec<u64>,
+    #[prost(fixed64, repeated, tag = "48")]
+    arrows_ended: Vec<u64>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -130,6 +134,47 @@ fn slices_are_the_calls_and_waits_of_the_report() {
         let note = format!("has a trace of {calls} calls");
         let has_note = |text: &String| text.replace(',', "").ends_with(&note);
         assert!(report.notes.iter().any(has_note), "{:?}", report.notes);
+    }
+}
+
+/// The ends of arrows, by their numbers: the track and the time.
+type Ends = BTreeMap<u64, (u64, u64)>;
+
+/// Where the arrows of a trace begin and end.
+fn arrows(path: &Path) -> (Ends, Ends) {
+    let bytes = fs::read(path).expect("the trace");
+    let trace = TraceFile::decode(&*bytes).expect("a trace");
+    let (mut begins, mut ends) = (Ends::new(), Ends::new());
+    for packet in trace.packet {
+        let Some(event) = packet.event else { continue };
+        let end = (event.track, packet.timestamp);
+        for (ids, known) in [(&event.arrows_begun, &mut begins), (&event.arrows_ended, &mut ends)] {
+            for id in ids {
+                assert_eq!(known.insert(*id, end), None, "arrow {id}");
+            }
+        }
+    }
+    (begins, ends)
+}
+
+/// A child writes to the pipe that its parent reads.
+#[test]
+fn arrows_are_the_wakers_of_the_report() {
+    let folder = folder();
+    let path = folder.path().join("t.pftrace");
+    let options = format!("--why --trace {}", path.display());
+    let finished = Job::run(&options, workload("pipe-block 2 20")).finish().success();
+    let report = finished.report().complete();
+    let sites = report.calls.iter().flat_map(|call| &call.blocked_in);
+    let wakers = sites.flat_map(|site| &site.woken_by);
+    let by_threads: u64 = wakers.filter(|by| by.party.kind == "thread").map(|by| by.count).sum();
+    let (begins, ends) = arrows(&path);
+    assert!(by_threads >= 10, "{:?}", report.calls);
+    assert_eq!(begins.len() as u64, by_threads);
+    assert!(begins.keys().eq(ends.keys()), "{begins:?}, {ends:?}");
+    for (id, (from, woken_ns)) in &begins {
+        let (to, returned_ns) = ends[id];
+        assert!(*from != to && *woken_ns <= returned_ns, "{begins:?}, {ends:?}");
     }
 }
 

@@ -22,6 +22,8 @@ pub enum TraceRecord {
     Call(wire::trace_call),
     /// A time off the processor in a call, which has not ended yet.
     Wait(wire::trace_wait),
+    /// What has ended the sleep that is the next wait of its thread.
+    Waker(wire::trace_waker),
 }
 
 /// Reads the trace of a session.
@@ -49,7 +51,9 @@ impl TraceReader {
         let records = self.ring.read()?;
         let decoded = records.iter().filter_map(|bytes| {
             let call = decode(bytes, wire::TRACE_CALL).map(TraceRecord::Call);
-            call.or_else(|| decode(bytes, wire::TRACE_WAIT).map(TraceRecord::Wait))
+            let wait = || decode(bytes, wire::TRACE_WAIT).map(TraceRecord::Wait);
+            let waker = || decode(bytes, wire::TRACE_WAKER).map(TraceRecord::Waker);
+            call.or_else(wait).or_else(waker)
         });
         Ok(decoded.collect())
     }

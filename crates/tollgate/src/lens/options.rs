@@ -62,6 +62,8 @@ pub struct LensOptions {
     flame_cpu: Option<PathBuf>,
     /// Also write each call, and the times in which it was blocked or waited for a processor, to
     /// this file, which ui.perfetto.dev shows
+    ///
+    /// With --why, arrows lead to each thread that slept from the thread that has woken it.
     #[arg(long, value_name = "FILE", conflicts_with = "sample")]
     trace: Option<PathBuf>,
     /// Trace for this long from the beginning

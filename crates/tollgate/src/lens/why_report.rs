@@ -173,7 +173,7 @@ impl PartyNames<'_> {
     }
 
     /// A party of a single call.
-    fn single(&self, party: &wire::why_party) -> Party {
+    pub fn single(&self, party: &wire::why_party) -> Party {
         let named = self.party(&PartyName::new(party));
         let numbers = match named.kind {
             PartyKind::Thread => (Some(party.tgid), Some(party.pid)),

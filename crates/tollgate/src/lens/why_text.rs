@@ -57,7 +57,8 @@ pub fn of_slow_call(why: &SlowWhy) -> Vec<String> {
     lines
 }
 
-fn party(party: &Party) -> String {
+/// What a party is, in words.
+pub fn party(party: &Party) -> String {
     let function = party.function.as_deref().map(|name| format!(" ({})", printable(name)));
     let function = function.unwrap_or_default();
     match party.kind {

@@ -1,5 +1,6 @@
 //! Encodes calls and waits for Perfetto: a track for each thread, a slice for each call, and within
-//! it the times in which the thread was off the processor.
+//! it the times in which the thread was off the processor. Arrows lead from a thread to those that
+//! it has woken.
 
 use std::collections::{HashMap, HashSet};
 
@@ -46,12 +47,31 @@ pub struct ClockMoment {
     pub real: u64,
 }
 
+/// What has woken a thread.
+pub struct Waker {
+    pub woken_ns: u64,
+    /// What it is, in words.
+    pub text: String,
+    /// `None`: it was no thread of a process.
+    pub thread: Option<WakerThread>,
+}
+
+/// A thread that has woken another one. It need not be one of the trace's threads.
+pub struct WakerThread {
+    pub pid: u32,
+    pub tid: u32,
+    /// The names of the process's first thread, and of the thread.
+    pub program: String,
+    pub name: String,
+}
+
 /// A time off the processor within a call, whose record has not been read yet.
 struct PendingWait {
     left_ns: u64,
     ready_ns: u64,
     returned_ns: u64,
     name: String,
+    waker: Option<Waker>,
 }
 
 /// The encoder of one trace.
@@ -64,6 +84,10 @@ pub struct Encoder {
     threads: HashMap<u32, String>,
     /// By thread.
     waits: HashMap<u32, Vec<PendingWait>>,
+    /// By the thread that was woken. Its wait follows.
+    wakers: HashMap<u32, Waker>,
+    /// The number of the latest arrow.
+    arrows: u64,
 }
 
 impl Encoder {
@@ -75,6 +99,8 @@ impl Encoder {
             processes: HashSet::new(),
             threads: HashMap::new(),
             waits: HashMap::new(),
+            wakers: HashMap::new(),
+            arrows: 0,
         };
         let clock = |id, ns| Clock { clock_id: Some(id), timestamp: Some(ns) };
         encoder.packets.push(TracePacket {
@@ -101,50 +127,82 @@ impl Encoder {
         encoder
     }
 
+    /// Adds what has woken a thread, before the wait that it has ended.
+    pub fn add_waker(&mut self, tid: u32, waker: Waker) {
+        self.wakers.insert(tid, waker);
+    }
+
     /// Adds a time off the processor, before the call in which it was. `site`: the function in
     /// which the thread slept, if it is known.
     pub fn add_wait(&mut self, wait: &wire::trace_wait, site: Option<&str>) {
         let name = site.map_or_else(|| "blocked".into(), |site| format!("blocked in {site}"));
         let wire::trace_wait { left_ns, ready_ns, returned_ns, .. } = *wait;
-        let pending = PendingWait { left_ns, ready_ns, returned_ns, name };
+        let waker = self.wakers.remove(&wait.pid);
+        let pending = PendingWait { left_ns, ready_ns, returned_ns, name, waker };
         self.waits.entry(wait.pid).or_default().push(pending);
     }
 
     /// Adds a call, with the waits of its thread that were within it. Earlier waits were those of a
     /// call whose record was lost.
     pub fn add_call(&mut self, call: &TracedCall<'_>) {
-        self.describe_thread(call);
+        self.describe_thread(call.pid, call.tid, call.command, call.command);
         let track = thread_track(call.tid);
-        let results = call.result.map(|result| DebugAnnotation {
+        let result = call.result.map(|result| DebugAnnotation {
             name: Some("result".into()),
             int_value: result.parse().ok(),
             string_value: result.parse::<i64>().is_err().then(|| result.to_owned()),
         });
-        self.begin(track, call.began_ns, call.name, results.into_iter().collect());
+        let annotated = TrackEvent { debug_annotations: result.into_iter().collect(), ..none() };
+        self.begin(track, call.began_ns, call.name, annotated);
         for wait in self.waits.remove(&call.tid).unwrap_or_default() {
-            if wait.left_ns < call.began_ns {
-                continue;
-            }
-            for (from, to, name) in [
-                (wait.left_ns, wait.ready_ns, wait.name.as_str()),
-                (wait.ready_ns, wait.returned_ns, "waiting for a CPU"),
-            ] {
-                if from < to {
-                    self.begin(track, from, name, Vec::new());
-                    self.event(track, to, TrackEvent { r#type: Some(SLICE_END), ..none() });
-                }
+            if wait.left_ns >= call.began_ns {
+                self.add_slices(call, wait);
             }
         }
         if let Some(ended_ns) = call.ended_ns {
-            self.event(track, ended_ns, TrackEvent { r#type: Some(SLICE_END), ..none() });
+            self.end(track, ended_ns);
         }
+    }
+
+    /// The slices of a wait, with the arrow from the thread that has ended it.
+    fn add_slices(&mut self, call: &TracedCall<'_>, wait: PendingWait) {
+        let track = thread_track(call.tid);
+        let PendingWait { left_ns, ready_ns, returned_ns, name, waker } = wait;
+        let woken_by = waker.as_ref().map(|waker| DebugAnnotation {
+            name: Some("woken by".into()),
+            string_value: Some(waker.text.clone()),
+            ..DebugAnnotation::default()
+        });
+        if left_ns < ready_ns {
+            let event = TrackEvent { debug_annotations: woken_by.into_iter().collect(), ..none() };
+            self.begin(track, left_ns, &name, event);
+            self.end(track, ready_ns);
+        }
+        let arrow = waker.and_then(|Waker { woken_ns, thread, .. }| {
+            // The scheduler's clock, which says when the thread was ready, is another one.
+            Some(self.begin_arrow(woken_ns.clamp(left_ns, ready_ns), &thread?, call.command))
+        });
+        let event = TrackEvent { terminating_flow_ids: arrow.into_iter().collect(), ..none() };
+        if ready_ns < returned_ns {
+            self.begin(track, ready_ns, "waiting for a CPU", event);
+            self.end(track, returned_ns);
+        } else if arrow.is_some() {
+            self.instant(track, returned_ns, "woken", event);
+        }
+    }
+
+    /// Begins an arrow in the track of a thread that wakes another one. Returns its number.
+    fn begin_arrow(&mut self, at_ns: u64, waker: &WakerThread, woken: &str) -> u64 {
+        self.describe_thread(waker.pid, waker.tid, &waker.program, &waker.name);
+        self.arrows += 1;
+        let event = TrackEvent { flow_ids: vec![self.arrows], ..none() };
+        self.instant(thread_track(waker.tid), at_ns, &format!("wakes {woken}"), event);
+        self.arrows
     }
 
     /// Adds a mark to Tollgate's own track.
     pub fn mark(&mut self, at_ns: u64, text: &str) {
-        let name_iid = Some(self.name(text));
-        let event = TrackEvent { r#type: Some(INSTANT), name_iid, ..none() };
-        self.event(OWN_TRACK, at_ns, event);
+        self.instant(OWN_TRACK, at_ns, text, none());
     }
 
     /// The number of packets that [`Self::take`] will return.
@@ -166,44 +224,46 @@ impl Encoder {
     }
 
     /// Gives a thread its track, and a name that it has not had yet.
-    fn describe_thread(&mut self, call: &TracedCall<'_>) {
-        let is_known = self.threads.get(&call.tid).is_some_and(|name| name == call.command);
-        if is_known {
+    fn describe_thread(&mut self, pid: u32, tid: u32, process: &str, name: &str) {
+        if self.threads.get(&tid).is_some_and(|known| known == name) {
             return;
         }
         // The first thread names the process.
-        if self.processes.insert(call.pid) || call.pid == call.tid {
+        if self.processes.insert(pid) || pid == tid {
             self.describe(TrackDescriptor {
-                uuid: Some(process_track(call.pid)),
+                uuid: Some(process_track(pid)),
                 process: Some(ProcessDescriptor {
-                    pid: Some(call.pid as i32),
-                    process_name: Some(call.command.into()),
+                    pid: Some(pid as i32),
+                    process_name: Some(process.into()),
                 }),
                 ..TrackDescriptor::default()
             });
         }
         self.describe(TrackDescriptor {
-            uuid: Some(thread_track(call.tid)),
-            parent_uuid: Some(process_track(call.pid)),
+            uuid: Some(thread_track(tid)),
+            parent_uuid: Some(process_track(pid)),
             thread: Some(ThreadDescriptor {
-                pid: Some(call.pid as i32),
-                tid: Some(call.tid.into()),
-                thread_name: Some(call.command.into()),
+                pid: Some(pid as i32),
+                tid: Some(tid.into()),
+                thread_name: Some(name.into()),
             }),
             ..TrackDescriptor::default()
         });
-        self.threads.insert(call.tid, call.command.to_owned());
+        self.threads.insert(tid, name.to_owned());
     }
 
-    fn begin(&mut self, track: u64, at_ns: u64, name: &str, annotations: Vec<DebugAnnotation>) {
+    fn begin(&mut self, track: u64, at_ns: u64, name: &str, event: TrackEvent) {
         let name_iid = Some(self.name(name));
-        let event = TrackEvent {
-            r#type: Some(SLICE_BEGIN),
-            name_iid,
-            debug_annotations: annotations,
-            ..none()
-        };
-        self.event(track, at_ns, event);
+        self.event(track, at_ns, TrackEvent { r#type: Some(SLICE_BEGIN), name_iid, ..event });
+    }
+
+    fn end(&mut self, track: u64, at_ns: u64) {
+        self.event(track, at_ns, TrackEvent { r#type: Some(SLICE_END), ..none() });
+    }
+
+    fn instant(&mut self, track: u64, at_ns: u64, name: &str, event: TrackEvent) {
+        let name_iid = Some(self.name(name));
+        self.event(track, at_ns, TrackEvent { r#type: Some(INSTANT), name_iid, ..event });
     }
 
     fn event(&mut self, track: u64, at_ns: u64, event: TrackEvent) {
@@ -321,6 +381,66 @@ mod tests {
                 slice(0, "futex", 220, None),
             ]
         );
+    }
+
+    /// The ends of arrows: number, track, name, time, and whether the arrow begins there.
+    fn arrows(bytes: &[u8]) -> Vec<(u64, u64, String, u64, bool)> {
+        let trace = PerfettoTrace::decode(bytes).expect("a trace");
+        let mut names = HashMap::new();
+        let mut ends = Vec::new();
+        for packet in trace.packet {
+            for name in packet.interned_data.iter().flat_map(|data| &data.event_names) {
+                names.insert(name.iid(), name.name().to_owned());
+            }
+            let Some(event) = &packet.track_event else { continue };
+            let (begun, ended) = (&event.flow_ids, &event.terminating_flow_ids);
+            let all = begun.iter().map(|id| (*id, true)).chain(ended.iter().map(|id| (*id, false)));
+            ends.extend(all.map(|(id, begins)| {
+                let name = names[&event.name_iid()].clone();
+                (id, event.track_uuid(), name, packet.timestamp(), begins)
+            }));
+        }
+        ends
+    }
+
+    #[test]
+    fn arrows_lead_from_wakers() {
+        let waker = |woken_ns, tid: Option<u32>| Waker {
+            woken_ns,
+            text: "its waker".into(),
+            thread: tid.map(|tid| WakerThread {
+                pid: 3,
+                tid,
+                program: "writer".into(),
+                name: "helper".into(),
+            }),
+        };
+        let mut encoder = Encoder::new(ClockMoment { monotonic: 1, boot: 2, real: 3 });
+        // By the scheduler's clock, the thread was ready before it was woken.
+        encoder.add_waker(8, waker(151, Some(4)));
+        encoder.add_wait(&wait(110, 150, 170), Some("pipe_read"));
+        encoder.add_waker(8, waker(175, Some(4)));
+        encoder.add_wait(&wait(172, 180, 180), None);
+        encoder.add_waker(8, waker(185, None));
+        encoder.add_wait(&wait(182, 186, 187), None);
+        encoder.add_call(&call(8, "read", 100, 200));
+        let bytes = encoder.take();
+        let (from, to) = (thread_track(4), thread_track(8));
+        let (wakes, waits) = ("wakes program".to_owned(), "waiting for a CPU".to_owned());
+        assert_eq!(
+            arrows(&bytes),
+            [
+                (1, from, wakes.clone(), 150, true),
+                (1, to, waits, 150, false),
+                (2, from, wakes, 175, true),
+                (2, to, "woken".into(), 180, false),
+            ]
+        );
+        let trace = PerfettoTrace::decode(&*bytes).expect("a trace");
+        let events = trace.packet.iter().filter_map(|packet| packet.track_event.as_ref());
+        let texts = events.flat_map(|event| &event.debug_annotations);
+        let texts: Vec<_> = texts.filter(|text| text.name() == "woken by").collect();
+        assert!(texts.len() == 3 && texts.iter().all(|text| text.string_value() == "its waker"));
     }
 
     #[test]

@@ -14,11 +14,13 @@ use kernel::session::LiveThread;
 use kernel::symbols::KernelSymbols;
 use kernel::wire;
 
-use super::encoder::{ClockMoment, Encoder, TracedCall};
+use super::encoder::{ClockMoment, Encoder, TracedCall, Waker, WakerThread};
 use crate::call_name::call_name;
 use crate::format::{bytes, count, duration, shown_path};
 use crate::lens::call_table::shown_name;
 use crate::lens::slow_calls::result;
+use crate::lens::why_report::{PartyKind, PartyNames};
+use crate::lens::why_text;
 use crate::result_file::ResultFile;
 
 /// How often the records are read. There is room for 6 million calls in a second.
@@ -59,6 +61,24 @@ pub struct SessionTrace {
 /// How many calls and waits a session could not record.
 fn lost(gate: &Gate, session: u32) -> Result<u64> {
     Ok(gate.losses(session)?[wire::LOSS_TRACE as usize])
+}
+
+/// `None`: the wake-up was not seen.
+fn waker_of(record: &wire::trace_waker) -> Option<Waker> {
+    let names =
+        PartyNames { functions: KernelSymbols::get(), variables: KernelSymbols::none() };
+    let party = names.single(&record.waker);
+    if party.kind == PartyKind::Unknown {
+        return None;
+    }
+    let text = why_text::party(&party);
+    let thread = party.pid.zip(party.tid).map(|(pid, tid)| WakerThread {
+        pid,
+        tid,
+        name: if party.thread.is_empty() { party.program.clone() } else { party.thread },
+        program: party.program,
+    });
+    Some(Waker { woken_ns: record.woken_ns, text, thread })
 }
 
 impl SessionTrace {
@@ -127,6 +147,11 @@ impl SessionTrace {
             TraceRecord::Wait(wait) => {
                 let site = (wait.site != 0).then(|| KernelSymbols::get().function(wait.site));
                 self.encoder.add_wait(wait, site.flatten());
+            }
+            TraceRecord::Waker(record) => {
+                if let Some(waker) = waker_of(record) {
+                    self.encoder.add_waker(record.pid, waker);
+                }
             }
             TraceRecord::Call(call) => {
                 let (abi, name) = call_name(call.call);
