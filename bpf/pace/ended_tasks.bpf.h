@@ -43,13 +43,19 @@ static __always_inline void pace_wake_reader(u32 session)
 	bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
 }
 
-/* The buffer of a session on this processor; NULL: it has no room for a record. */
+/*
+ * The buffer of a session on this processor; NULL: it has no room for a record, which is a loss, or
+ * the session has ended.
+ */
 static __always_inline struct pace_ended *pace_ended_here(u32 session)
 {
 	void *map = bpf_map_lookup_elem(&pace_ended_tasks, &session);
 	u32 first = 0, cpu = bpf_get_smp_processor_id();
-	struct pace_ended *ended = map ? bpf_map_lookup_elem(map, &first) : NULL;
+	struct pace_ended *ended;
 
+	if (unlikely(!map))
+		return NULL;
+	ended = bpf_map_lookup_elem(map, &first);
 	/* The verifier must see the bound of the sum. */
 	barrier_var(cpu);
 	if (likely(ended && cpu < config.processors)) {

@@ -46,7 +46,7 @@ const fn one_shot_effect(
 }
 
 /// Calls that cgroup programs, or the kernel without programs, can hold.
-pub const ANYWHERE: [SideEffect; 5] = [
+pub static ANYWHERE: [SideEffect; 5] = [
     lasting_effect("connect", "connect", SideEffectFixture::connections),
     one_shot_effect("bind", "bind", |scene| {
         usize::from(UdpSocket::bind(("127.0.0.2", scene.port)).is_err())
@@ -57,7 +57,7 @@ pub const ANYWHERE: [SideEffect; 5] = [
 ];
 
 /// Calls that need the LSM hooks to be held.
-pub const WITH_LSM: [SideEffect; 22] = [
+pub static WITH_LSM: [SideEffect; 22] = [
     SideEffect {
         status: 7,
         ..one_shot_effect("execve", "execve", |scene| {

@@ -217,6 +217,14 @@ fn connections_of_a_client_are_one_type() {
     assert_eq!(watched.types(), expected);
 }
 
+/// A child of the command begins and ends tasks while the session ends.
+#[test]
+fn tasks_that_end_with_the_session_are_not_lost() {
+    for _ in 0..5 {
+        watch(Some(NO_RULE), "orphaned-tasks 200");
+    }
+}
+
 #[test]
 fn executed_program_does_not_continue_tasks() {
     let watched = watch(Some(NO_RULE), "exec-in-task 5");

@@ -101,21 +101,44 @@ pub fn paced_command(arguments: &str) -> Job {
 }
 
 fn paced_with(tasks: u64, keys: &str, folder: &Path) -> Job {
-    let arguments = format!("slowed-tasks {tasks} {} {DEADLINE_MS} 1", DEADLINE_MS + 10);
-    paced_workload(&arguments, keys, folder)
+    paced_workload(&slowed_tasks(tasks), keys, folder)
 }
 
-/// `keys` are the first lines of the file of rules. The folder must exist until the command has
-/// started.
+/// The arguments of a workload with this number of tasks.
+pub fn slowed_tasks(tasks: u64) -> String {
+    format!("slowed-tasks {tasks} {} {DEADLINE_MS} 1", DEADLINE_MS + 10)
+}
+
+/// The folder must exist until the command has started.
 fn paced_workload(arguments: &str, keys: &str, folder: &Path) -> Job {
+    let rules = write_rules(keys, folder);
+    let mut job = Job::run(&format!("--pace {}", rules.display()), workload(arguments));
+    job.command.env("TOLLGATE_PACE_STORE", folder.join("store"));
+    job
+}
+
+/// A daemon that paces the tasks of all programs, with its files in this folder.
+pub fn pacing_daemon(folder: &Path) -> Job {
+    let rules = write_rules("", folder);
+    pace_command(&format!("daemon --pace {}", rules.display()), folder)
+}
+
+/// A command that sends a request to the daemon with its files in this folder.
+pub fn pace_command(arguments: &str, folder: &Path) -> Job {
+    let mut job = Job::from_command_line(arguments);
+    job.command.env("TOLLGATE_SOCKET", folder.join("socket"));
+    job.command.env("TOLLGATE_PACE_STORE", folder.join("store"));
+    job
+}
+
+/// Writes the file of rules. `keys` are its first lines.
+fn write_rules(keys: &str, folder: &Path) -> PathBuf {
     let rules = folder.join("rules.toml");
     let text = format!(
         "{keys}[[type]]\nname = \"frame\"\ndeadline-ms = {DEADLINE_MS}\ntarget = {TARGET}\n"
     );
     fs::write(&rules, text).expect("the folder is ours");
-    let mut job = Job::run(&format!("--pace {}", rules.display()), workload(arguments));
-    job.command.env("TOLLGATE_PACE_STORE", folder.join("store"));
-    job
+    rules
 }
 
 /// Waits until the speeds are in Tollgate's hands.

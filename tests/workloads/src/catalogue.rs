@@ -255,6 +255,8 @@ pub const WORKLOADS: &[Workload] = &[
         "Reads events of an input device until N keys were pressed."),
     workload("replies", "N", tasks::replies,
         "Connects N times over TCP and receives a reply each time; prints the port of the server."),
+    workload("orphaned-tasks", "N", tasks::orphaned_tasks,
+        "Starts own-tasks N 0 and ends without waiting for it."),
     workload("exec-in-task", "N", tasks::exec_in_task,
         "Begins a task, and executes chained-tasks N without ending it."),
     workload("worked-messages", "N MS", tasks::worked_messages,

@@ -5,7 +5,7 @@ use std::hint;
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::CommandExt as _;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -273,6 +273,15 @@ pub fn replies(mut arguments: Arguments) -> Outcome {
     };
     let port = exchange().map_err(|error| os_failure("exchange messages", error))?;
     print_line(&port.to_string())
+}
+
+/// Ends while a child begins and ends tasks.
+pub fn orphaned_tasks(mut arguments: Arguments) -> Outcome {
+    let tasks = arguments.number("N", 1..=MAX_TASKS)?;
+    arguments.end()?;
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["own-tasks", &tasks.to_string(), "0"]).stdout(Stdio::null());
+    command.spawn().map(drop).map_err(|error| os_failure("execute itself", error))
 }
 
 /// A task that is not ended before the process executes another program, which has tasks, too.

@@ -28,8 +28,8 @@ pub(super) fn new_buffers() -> Result<MapHandle> {
 }
 
 impl EndedTasks {
-    /// Gives a session buffers, which it keeps until [`release`]. Without them, the records of its
-    /// tasks are lost.
+    /// Gives a session buffers, which it keeps until [`release`]. Without them, its tasks end
+    /// without records.
     pub fn new(gate: &Gate, session: u32) -> Result<Self> {
         let map = new_buffers()?;
         let descriptor = map.as_fd().as_raw_fd().to_ne_bytes();

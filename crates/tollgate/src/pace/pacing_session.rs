@@ -9,7 +9,7 @@ use anyhow::Result;
 use control::Response;
 use kernel::pace::actuator::Actuator;
 use kernel::pace::speed_journal::{JOURNAL, SpeedJournal};
-use kernel::pace::{Pacing, TrackingRules, TypeKey};
+use kernel::pace::{GateSchedule, Pacing, TrackingRules, TypeKey};
 use kernel::session::LiveThread;
 use kernel::{ring, wire};
 
@@ -138,10 +138,7 @@ impl Extension for PacingInSession {
     }
 
     fn before_detach(&mut self, _live: &[LiveThread]) {
-        let unended = self.tasks.unended();
-        self.unfinished = unended.unfinished;
-        self.abandoned += unended.abandoned;
-        self.tasks.measure();
+        self.tasks.before_detach();
     }
 
     fn section(
@@ -149,6 +146,12 @@ impl Extension for PacingInSession {
         _context: &mut SessionContext<'_>,
         notes: &mut Vec<String>,
     ) -> Result<Option<Box<dyn Section>>> {
+        let (ended, unended) = self.tasks.at_end();
+        // No task needs a schedule any more.
+        ended.iter().for_each(|task| drop(self.learn(task)));
+        notes.extend(self.save().err().map(|error| format!("{error:#}")));
+        self.unfinished = unended.unfinished;
+        self.abandoned += unended.abandoned;
         let unplanned = self.paced.iter().filter(|paced| paced.has_no_room).count();
         if unplanned > 0 {
             notes.push(format!(
@@ -359,12 +362,23 @@ impl PacingInSession {
     }
 
     fn add(&mut self, record: &wire::pace_record) -> Result<()> {
+        let Some((kind, schedule)) = self.learn(record) else { return Ok(()) };
+        let key = TypeKey::of_task(record);
+        let paced = &mut self.paced[kind];
+        paced.has_no_room = !self.pacing.set_schedule(&key, &schedule)?;
+        paced.gate_key = Some(key);
+        Ok(())
+    }
+
+    /// Adds a task that has ended to its type. Returns the type and its next schedule, if it gets
+    /// one.
+    fn learn(&mut self, record: &wire::pace_record) -> Option<(usize, GateSchedule)> {
         if record.begin_ns < self.began_ns {
-            return Ok(());
+            return None;
         }
         if is_abandoned(record) {
             self.abandoned += 1;
-            return Ok(());
+            return None;
         }
         let kind = self.types.kind(record);
         if kind == self.paced.len() {
@@ -375,11 +389,7 @@ impl PacingInSession {
         paced.is_unsaved = true;
         let begin = (record.begin_ns - self.began_ns) as f64 / 1e9;
         let cycles = record.cycles as f64;
-        if let Some(schedule) = paced.learned.add(&self.levels, begin, cycles, self.margin) {
-            let key = TypeKey::of_task(record);
-            paced.has_no_room = !self.pacing.set_schedule(&key, schedule)?;
-            paced.gate_key = Some(key);
-        }
-        Ok(())
+        let schedule = paced.learned.add(&self.levels, begin, cycles, self.margin)?;
+        Some((kind, schedule.clone()))
     }
 }

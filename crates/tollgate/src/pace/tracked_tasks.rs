@@ -29,6 +29,20 @@ pub struct UnendedTasks {
     pub abandoned: usize,
 }
 
+/// A task that has not ended.
+struct UnendedTask {
+    begin_ns: u64,
+    /// The thread that began it.
+    pid: u32,
+    is_abandoned: bool,
+}
+
+impl UnendedTask {
+    fn has(&self, record: &wire::pace_record) -> bool {
+        (record.begin_ns, record.pid) == (self.begin_ns, self.pid)
+    }
+}
+
 /// The tasks of a session.
 pub struct TrackedTasks {
     /// The number of the session.
@@ -39,6 +53,8 @@ pub struct TrackedTasks {
     latest_check: Instant,
     /// `None` if the machine does not measure energy.
     energy: Option<EnergySensors>,
+    /// The tasks that had not ended just before the threads were detached.
+    at_end: Vec<UnendedTask>,
 }
 
 impl TrackedTasks {
@@ -59,6 +75,7 @@ impl TrackedTasks {
             domains,
             latest_check: Instant::now(),
             energy: EnergySensors::find(Path::new("/")),
+            at_end: Vec::new(),
         };
         tasks.read_speeds();
         tasks.tracking.set_rules(session, rules);
@@ -95,9 +112,35 @@ impl TrackedTasks {
 
     /// The tasks that have not ended.
     pub fn unended(&self) -> UnendedTasks {
-        let abandoned = self.tracking.abandoned(self.session).len();
-        let all = self.tracking.live(self.session).len();
-        UnendedTasks { unfinished: all.saturating_sub(abandoned), abandoned }
+        numbers_of(&self.all_unended())
+    }
+
+    /// Notes the tasks that have not ended, and reads the energy. Called before the threads are
+    /// detached.
+    pub fn before_detach(&mut self) {
+        self.at_end = self.all_unended();
+        self.measure();
+    }
+
+    /// The last tasks that have ended, and the numbers of those that have not. Called when the
+    /// threads are detached.
+    pub fn at_end(&mut self) -> (Vec<wire::pace_record>, UnendedTasks) {
+        let ended = self.ended();
+        let has_ended = |task: &UnendedTask| ended.iter().any(|record| task.has(record));
+        self.at_end.retain(|task| !has_ended(task));
+        let unended = numbers_of(&self.at_end);
+        (ended, unended)
+    }
+
+    fn all_unended(&self) -> Vec<UnendedTask> {
+        let abandoned = self.tracking.abandoned(self.session);
+        let live = self.tracking.live(self.session).into_iter();
+        live.map(|(entry, task)| UnendedTask {
+            begin_ns: task.begin_ns,
+            pid: task.visible_pid,
+            is_abandoned: abandoned.iter().any(|(other, _)| *other == entry),
+        })
+        .collect()
     }
 
     /// Does what is due twice a second: drops abandoned tasks, and reads the speeds and the energy.
@@ -152,6 +195,11 @@ impl TrackedTasks {
             }
         }
     }
+}
+
+fn numbers_of(tasks: &[UnendedTask]) -> UnendedTasks {
+    let abandoned = tasks.iter().filter(|task| task.is_abandoned).count();
+    UnendedTasks { unfinished: tasks.len() - abandoned, abandoned }
 }
 
 /// The speed by which processor time is converted to cycles, where no driver reports one: that of

@@ -29,15 +29,13 @@ impl ExtensionSetup for PaceWatchSetup {
     fn start(self: Box<Self>, context: &mut SessionContext<'_>) -> Result<Box<dyn Extension>> {
         let tasks = TrackedTasks::start(context, &self.tracking_rules)?;
         let recorder = Recorder::new(self.rules);
-        Ok(Box::new(WatchInSession { tasks, recorder, unfinished: 0, outcome: Some(self.outcome) }))
+        Ok(Box::new(WatchInSession { tasks, recorder, outcome: Some(self.outcome) }))
     }
 }
 
 struct WatchInSession {
     tasks: TrackedTasks,
     recorder: Recorder,
-    /// The tasks that had not ended when the threads were detached.
-    unfinished: usize,
     /// Taken at the end of the session.
     outcome: Option<WatchOutcome>,
 }
@@ -63,10 +61,7 @@ impl Extension for WatchInSession {
     }
 
     fn before_detach(&mut self, _live: &[LiveThread]) {
-        let unended = self.tasks.unended();
-        self.unfinished = unended.unfinished;
-        self.recorder.add_abandoned(unended.abandoned);
-        self.tasks.measure();
+        self.tasks.before_detach();
     }
 
     fn section(
@@ -74,7 +69,11 @@ impl Extension for WatchInSession {
         _context: &mut SessionContext<'_>,
         notes: &mut Vec<String>,
     ) -> Result<Option<Box<dyn Section>>> {
-        let recorded = std::mem::take(&mut self.recorder).finish(self.unfinished);
+        let (ended, unended) = self.tasks.at_end();
+        let mut recorder = std::mem::take(&mut self.recorder);
+        ended.iter().for_each(|task| recorder.add(task));
+        recorder.add_abandoned(unended.abandoned);
+        let recorded = recorder.finish(unended.unfinished);
         let Some(outcome) = self.outcome.take() else { return Ok(None) };
         let measured = self.tasks.measured_energy();
         Ok(Some(Box::new(outcome.section(recorded, measured, notes)?)))

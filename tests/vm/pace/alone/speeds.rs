@@ -3,13 +3,16 @@
 use std::collections::BTreeSet;
 use std::fs;
 
+use serde_json::Value;
+
 use super::super::emulated::{
-    governors, load_drivers, paced, paced_by, paced_command, policy, report, set_governor, setting,
-    slowed_domain, state, wait_until_paced, wait_until_slowed,
+    governors, load_drivers, pace_command, paced, paced_by, paced_command, pacing_daemon, policy,
+    report, set_governor, setting, slowed_domain, slowed_tasks, state, wait_until_paced,
+    wait_until_slowed,
 };
 use super::super::host_monitor::HostMonitor;
-use crate::harness::job::{kill, stop};
-use crate::harness::{Job, Running, eventually};
+use crate::harness::job::{folder, kill, stop};
+use crate::harness::{Job, Running, eventually, workload};
 
 #[test]
 fn report_has_all_tasks() {
@@ -28,6 +31,35 @@ fn report_has_all_tasks() {
     let joules = |key: &str| kind[key].as_f64().expect("a number");
     let (modelled, fastest) = (joules("modelled_joules"), joules("fastest_modelled_joules"));
     assert!(0.0 < modelled && modelled < fastest * 1.01, "{kind}");
+}
+
+#[test]
+fn daemon_reports_and_forgets_tasks() {
+    const TASKS: u64 = 30;
+    load_drivers();
+    let before = state();
+    let folder = folder();
+    let daemon = pacing_daemon(folder.path()).start();
+    eventually("the daemon", || {
+        assert!(!daemon.is_over(), "{}", daemon.read("err"));
+        daemon.read("err").contains("pacing tasks")
+    });
+    Job::of(workload(&slowed_tasks(TASKS))).finish().success();
+    let tasks = || {
+        let report = pace_command("pace report --json", folder.path()).finish().success();
+        let report: Value = report.json();
+        let types = report["types"].as_array().expect("an array");
+        let own = types.iter().find(|one| one["name"] == "workloads: frame");
+        own.map(|one| one["tasks"].as_u64().expect("a number"))
+    };
+    eventually("the tasks", || tasks() == Some(TASKS));
+    let mut reset = pace_command("pace reset", folder.path());
+    reset.command.arg("workloads: frame");
+    reset.finish().success();
+    assert_eq!(tasks(), Some(0));
+    daemon.signal(libc::SIGTERM);
+    daemon.finish().success();
+    assert_eq!(state(), before);
 }
 
 /// The watchdog of a Tollgate process.
@@ -107,15 +139,18 @@ fn a_thousand_tasks_at_once_are_paced() {
 fn next_command_restores_speeds_after_a_kill_of_both() {
     load_drivers();
     let before = state();
-    let running = paced(10_000).start();
-    stop_while_paced(&running);
-    let watchdog = watchdog(&running);
-    kill(watchdog as i32, libc::SIGKILL);
-    running.signal(libc::SIGKILL);
-    eventually("the end", || running.is_over());
-    assert_eq!(policy("scaling_governor"), "userspace");
-    Job::from_command_line("pace restore").finish().success();
-    assert_eq!(state(), before);
+    // The second one is ExecStopPost of the daemon's unit.
+    for command in ["pace restore", "guard off --killed"] {
+        let running = paced(10_000).start();
+        stop_while_paced(&running);
+        let watchdog = watchdog(&running);
+        kill(watchdog as i32, libc::SIGKILL);
+        running.signal(libc::SIGKILL);
+        eventually("the end", || running.is_over());
+        assert_eq!(policy("scaling_governor"), "userspace");
+        Job::from_command_line(command).finish().success();
+        assert_eq!(state(), before, "{command}");
+    }
     Job::from_command_line("pace restore").finish().success();
 }
 
