@@ -4,6 +4,7 @@ mod host;
 mod sessions;
 
 use std::fs;
+use std::io::Write as _;
 use std::path::Path;
 
 use serde_json::Value;
@@ -199,6 +200,34 @@ fn timer_begins_a_task_and_the_next_sleep_ends_it() {
     assert_work("work", watched.cpu_ns(None), watched.printed()[0], 31);
     let policies = &watched.pace["simulation"]["sets"][0]["types"][0]["policies"];
     assert_eq!(policies.as_array().map(Vec::len), Some(8));
+}
+
+#[test]
+fn wait_for_a_thread_ends_a_task_unless_the_rule_includes_waits() {
+    let ended = watch(Some(TIMER), "ticks-with-replies 20 2");
+    assert_eq!(ended.only_type(), ("workloads: tick", 21));
+    // Half of the work comes after the wait.
+    let (ours, all) = (ended.cpu_ns(None), ended.printed()[0]);
+    assert!(ours < all / 4 * 3, "{ours} ns of {all}");
+    let rules = format!("{TIMER}includes-waits = true\n");
+    let continued = watch(Some(&rules), "ticks-with-replies 20 2");
+    assert_eq!(continued.only_type(), ("workloads: tick", 21));
+    assert_work("work", continued.cpu_ns(None), continued.printed()[0], 21);
+}
+
+/// In a folder in memory, nothing waits.
+#[test]
+fn wait_for_a_disk_is_part_of_a_task() {
+    let files = folder();
+    let path = files.path().join("cold");
+    let written = fs::File::create(&path).and_then(|mut file| {
+        file.write_all(&vec![1; 20 << 18])?;
+        file.sync_all()
+    });
+    written.expect("there is room");
+    let watched = watch(Some(TIMER), &format!("ticks-with-reads 20 2 {}", path.display()));
+    assert_eq!(watched.only_type(), ("workloads: tick", 21));
+    assert_work("work", watched.cpu_ns(None), watched.printed()[0], 21);
 }
 
 #[test]

@@ -60,18 +60,27 @@ pub fn state() -> Vec<DomainState> {
     domains().map(of).collect()
 }
 
-/// The domain that this actuator has slowed down, if there is one. `before` is the state before.
-pub fn slowed_domain(actuator: &str, before: &[DomainState]) -> Option<u32> {
-    domains().zip(state()).zip(before).find_map(|((domain, [governor, min, max]), before)| {
-        let is_slowed = match actuator {
-            "bounds" => min == max && max != before[2],
+/// The domains that this actuator has slowed down. `before` is the state before.
+pub fn slowed_domains(actuator: &str, before: &[DomainState]) -> Vec<u32> {
+    let slowed = domains().zip(state()).zip(before).filter(|((domain, state), before)| {
+        let [governor, min, max] = state;
+        match actuator {
+            "bounds" => min == max && *max != before[2],
             _ => {
-                let khz = setting(domain, "scaling_setspeed").parse();
+                let khz = setting(*domain, "scaling_setspeed").parse();
                 governor == "userspace" && khz.is_ok_and(|khz: u64| khz < FASTEST_KHZ)
             }
-        };
-        is_slowed.then_some(domain)
-    })
+        }
+    });
+    slowed.map(|((domain, _), _)| domain).collect()
+}
+
+/// The domain of a processor.
+pub fn domain_of(cpu: usize) -> u32 {
+    let is_its = |domain: &u32| {
+        setting(*domain, "affected_cpus").split_whitespace().any(|other| other == cpu.to_string())
+    };
+    domains().find(is_its).expect("a domain")
 }
 
 /// The governors of the domains that are online.
@@ -155,7 +164,7 @@ pub fn wait_until_paced(running: &Running) {
 pub fn wait_until_slowed(running: &Running, actuator: &str, before: &[DomainState]) {
     eventually("a slower speed", || {
         assert!(!running.is_over(), "{}", running.read("err"));
-        slowed_domain(actuator, before).is_some()
+        !slowed_domains(actuator, before).is_empty()
     });
 }
 

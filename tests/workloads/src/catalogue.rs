@@ -7,7 +7,7 @@ use crate::{
     in_band, in_band_connections, in_band_isolation, in_band_lives, in_band_waiters, inherited,
     known_wakers, lives, load, opener, outcomes, plugin_calls, reading, relay, requests, routine,
     seccomp, side_effects, signal_forker, signals, slowed_tasks, stopping_parents, tasks, tenants,
-    waits,
+    tick_waits, waits,
 };
 
 pub struct Workload {
@@ -248,6 +248,12 @@ pub const WORKLOADS: &[Workload] = &[
     workload("ticks", "N MS", tasks::ticks,
         "Works MS ms after each of N sleeps; prints how many nanoseconds of processor time that \
         took."),
+    workload("ticks-with-replies", "N MS", tick_waits::with_replies,
+        "Works MS ms before and after a wait for another thread, after each of N sleeps; prints \
+        how many nanoseconds of processor time that took."),
+    workload("ticks-with-reads", "N MS FILE", tick_waits::with_reads,
+        "The same, but it reads 256 KiB of FILE, which is not in the page cache, in place of the \
+        wait."),
     workload("timeouts", "N MS", tasks::timeouts,
         "Waits N times for 3 ms in poll; after each wait, works MS ms, calls a poll that does not \
         wait, and works MS ms again."),

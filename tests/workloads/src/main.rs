@@ -55,6 +55,7 @@ mod stopping_parents;
 mod tasks;
 mod team;
 mod tenants;
+mod tick_waits;
 mod waits;
 
 use arguments::Arguments;

@@ -6,12 +6,13 @@ use std::fs;
 use serde_json::Value;
 
 use super::super::emulated::{
-    governors, load_drivers, pace_command, paced, paced_by, paced_command, pacing_daemon, policy,
-    report, set_governor, setting, slowed_domain, slowed_tasks, state, wait_until_paced,
-    wait_until_slowed,
+    domain_of, governors, load_drivers, pace_command, paced, paced_by, paced_command,
+    pacing_daemon, policy, report, set_governor, setting, slowed_domains, slowed_tasks, state,
+    wait_until_paced, wait_until_slowed,
 };
 use super::super::host_monitor::HostMonitor;
 use crate::harness::job::{folder, kill, stop};
+use crate::harness::scheduling::pin;
 use crate::harness::{Job, Running, eventually, workload};
 
 #[test]
@@ -109,7 +110,7 @@ fn bounds_make_the_governor_slower() {
     eventually("a stop while the bounds are a slower speed", || {
         wait_until_slowed(&running, "bounds", &before);
         stop(running.pid());
-        slowed = slowed_domain("bounds", &before);
+        slowed = slowed_domains("bounds", &before).first().copied();
         if slowed.is_none() {
             running.signal(libc::SIGCONT);
         }
@@ -121,6 +122,24 @@ fn bounds_make_the_governor_slower() {
     // The governor applies the bounds at its next tick.
     eventually("the speed in the register", || host.khz(domain) == asked);
     running.signal(libc::SIGCONT);
+    running.signal(libc::SIGTERM);
+    running.finish();
+    assert_eq!(state(), before);
+}
+
+#[test]
+fn speeds_follow_a_task_to_another_domain() {
+    load_drivers();
+    let before = state();
+    let running = paced(10_000).start();
+    let program = running.child_running("workloads");
+    for cpu in [0, 1, 0] {
+        pin(program, cpu);
+        eventually("a slower speed of its domain alone", || {
+            assert!(!running.is_over(), "{}", running.read("err"));
+            slowed_domains("setspeed", &before) == [domain_of(cpu)]
+        });
+    }
     running.signal(libc::SIGTERM);
     running.finish();
     assert_eq!(state(), before);

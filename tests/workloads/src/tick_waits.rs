@@ -1,0 +1,73 @@
+//! Tasks that the sleeps of a timer begin, each with a wait in its middle.
+
+use std::fs::File;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::FileExt as _;
+use std::{ptr, thread};
+
+use crate::arguments::{Arguments, HOUR_MS};
+use crate::clock::nap;
+use crate::cpu_time::{thread_ns, work_for};
+use crate::failure::{Failure, Outcome, check, os_failure};
+use crate::output::print_line;
+use crate::pipe::Pipe;
+
+const MAX_TICKS: u64 = 1000;
+/// How long the other thread lets this one wait.
+const REPLY_MS: libc::c_int = 2;
+/// What a tick reads of the file.
+const BLOCK: usize = 1 << 18;
+
+fn numbers(arguments: &mut Arguments) -> Result<(u64, u64), Failure> {
+    Ok((arguments.number("N", 1..=MAX_TICKS)?, arguments.number("MS", 0..=HOUR_MS)?))
+}
+
+/// Works before and after the wait of each tick. Prints the processor time of this work.
+fn tick(ticks: u64, ms: u64, wait: impl Fn(u64) -> Outcome) -> Outcome {
+    let mut ns = 0;
+    for number in 0..ticks {
+        nap(3)?;
+        let began = thread_ns();
+        work_for(ms);
+        wait(number)?;
+        work_for(ms);
+        ns += thread_ns() - began;
+    }
+    nap(3)?;
+    print_line(&ns.to_string())
+}
+
+/// Waits for another thread, which sleeps by poll, and so begins no task of its own.
+pub fn with_replies(mut arguments: Arguments) -> Outcome {
+    let (ticks, ms) = numbers(&mut arguments)?;
+    arguments.end()?;
+    let (requests, replies) = (Pipe::new()?, Pipe::new()?);
+    thread::scope(|scope| {
+        let replier = scope.spawn(|| {
+            (0..ticks).try_for_each(|_| {
+                requests.receive()?;
+                // SAFETY: there is no descriptor to poll.
+                check(unsafe { libc::poll(ptr::null_mut(), 0, REPLY_MS) }, "wait")?;
+                replies.send()
+            })
+        });
+        tick(ticks, ms, |_| requests.send().and_then(|()| replies.receive()))?;
+        replier.join().expect("it does not panic")
+    })
+}
+
+/// Waits for the blocks of a file that is not in the page cache.
+pub fn with_reads(mut arguments: Arguments) -> Outcome {
+    let (ticks, ms) = numbers(&mut arguments)?;
+    let path = arguments.path("FILE")?;
+    arguments.end()?;
+    let file = File::open(&path).map_err(|error| os_failure("open the file", error))?;
+    // SAFETY: takes numbers only.
+    let dropped = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    check(dropped, "drop its pages")?;
+    tick(ticks, ms, |number| {
+        let mut block = vec![0; BLOCK];
+        let read = file.read_exact_at(&mut block, number * BLOCK as u64);
+        read.map_err(|error| os_failure("read the file", error))
+    })
+}
