@@ -86,7 +86,9 @@ static __always_inline void call_change_command(struct thread_state *thread)
 /* The thread is about to count in another row. It is not the current one. */
 static __always_inline void call_leave_row(struct thread_state *thread, struct task_struct *task)
 {
-	if (has(thread, LENS) && !thread->until_exec)
+	if (!has(thread, LENS))
+		lens_note_unseen_call(thread, task);
+	else if (!thread->until_exec)
 		lens_leave_row(thread, task);
 }
 

@@ -362,6 +362,22 @@ static __always_inline void lens_return_outside(struct switching *at)
 }
 
 /*
+ * A session takes over a thread without a lens, which is not the current one. If the thread runs,
+ * its call may just be ending; a short call may then count, without a time.
+ */
+static __always_inline void lens_note_unseen_call(struct thread_state *thread,
+						  struct task_struct *task)
+{
+	if (!(config.enabled & LENS))
+		return;
+	if (thread->in_call == IN_CALL && !task->on_cpu)
+		thread->in_call = IN_CALL_BEFORE_LENS;
+	thread->lens.entered_ns = 0;
+	thread->lens.off_ns = 0;
+	thread->lens.is_off_cpu = 0;
+}
+
+/*
  * A session takes the thread over, which is not the current one: the account until now is that of
  * the outer session alone. That session also has the cells of the new row.
  */

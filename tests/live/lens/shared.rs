@@ -166,13 +166,16 @@ fn call_counts_in_the_watch_in_which_it_began() {
     assert!(account.calls_ns > account.lifetime_ns * 9 / 10, "{account:?}");
 }
 
-/// Use all rows of the gate.
+/// They use all rows of the gate, or load generations of their own.
 mod alone {
     use std::fs;
     use std::path::Path;
     use std::process::Stdio;
 
+    use super::super::subject::{CALLS, Subject};
     use crate::harness::cgroup::TestCgroup;
+    use crate::harness::daemon::GuardDaemon;
+    use crate::harness::guarded_program::Guarded;
     use crate::harness::report::SHARED_ROWS;
     use crate::harness::{Job, Running, eventually, words, workloads};
 
@@ -181,6 +184,28 @@ mod alone {
         let mut command = words("sh -c");
         command.extend([script.into(), workloads().into(), cgroup.join("cgroup.procs").into()]);
         Job::of(command)
+    }
+
+    /// The generation of the gate that saw the call begin had no lens.
+    #[test]
+    fn call_of_a_guarded_thread_that_began_before_the_lens_does_not_count() {
+        let (it, cgroup) = (Guarded::new(), TestCgroup::new());
+        let daemon = GuardDaemon::start(&it, &cgroup, "--guard=learn");
+        let mut subject = Subject::new();
+        cgroup.add(subject.pid());
+        // It is in its next read afterwards.
+        eventually("its profile", || {
+            subject.make_calls();
+            daemon.program_named("workloads").is_some()
+        });
+        let lens = subject.watch();
+        subject.make_calls();
+        subject.end();
+        let report = lens.finish().success().report().complete();
+        let counts = (report.count("getppid"), report.count("read"));
+        assert_eq!(counts, (CALLS, 1), "{:?}", report.counts());
+        let account = report.account.expect("a thread has lived");
+        assert!(account.unaccounted_ns < account.lifetime_ns / 10, "{account:?}");
     }
 
     fn watch_of(cgroup: &TestCgroup, options: &str) -> Running {
