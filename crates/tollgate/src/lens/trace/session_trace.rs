@@ -65,8 +65,7 @@ fn lost(gate: &Gate, session: u32) -> Result<u64> {
 
 /// `None`: the wake-up was not seen.
 fn waker_of(record: &wire::trace_waker) -> Option<Waker> {
-    let names =
-        PartyNames { functions: KernelSymbols::get(), variables: KernelSymbols::none() };
+    let names = PartyNames { functions: KernelSymbols::get(), variables: KernelSymbols::none() };
     let party = names.single(&record.waker);
     if party.kind == PartyKind::Unknown {
         return None;
