@@ -170,14 +170,15 @@ fn frame_that_ends_at_its_deadline_has_ended_when_the_next_one_begins() {
             };
             (0..400).map(frame).collect()
         };
-        let policies: [&dyn Fn() -> Box<dyn SpeedPolicy>; 2] = [
-            &|| Box::new(Clairvoyant::new(&levels)),
-            &|| Box::new(learner(&levels, ScheduleRule::Lambda, 0.95)),
-        ];
-        for new_policy in policies {
+        for is_clairvoyant in [true, false] {
             let of = |distance| {
                 let all = frames(distance);
-                let result = replay(&levels, &all, new_policy().as_mut());
+                let result = match is_clairvoyant {
+                    true => replay(&levels, &all, &mut Clairvoyant::new(&levels)),
+                    false => {
+                        replay(&levels, &all, &mut learner(&levels, ScheduleRule::Lambda, 0.95))
+                    }
+                };
                 assert_eq!(result.overlapped.iter().filter(|is_so| **is_so).count(), 0);
                 (met(&result, &all), result.energy())
             };

@@ -15,6 +15,8 @@ pub use toml::de::DeTable;
 
 /// What the parser calls a key or a table that is there twice.
 const DUPLICATE_KEY: &str = "duplicate key";
+const SYNTAX_HELP: &str =
+    "write [[table]], or key = value; quote texts, and separate entries by commas";
 
 /// Parses a document.
 ///
@@ -33,18 +35,23 @@ pub fn parse(text: &str) -> Result<Spanned<DeTable<'_>>, Problems> {
 fn syntax_problems(text: &str, errors: &[toml::de::Error]) -> Problems {
     let mut problems: Problems = errors.iter().map(syntax_problem).collect();
     problems.sort_by_key(|problem| problem.span.start);
-    let line = |problem: &Problem| text[..problem.span.start].matches('\n').count();
-    problems.dedup_by(|next, kept| line(next) == line(kept));
+    let mut next_line = 0;
+    problems.retain(|problem| {
+        let begin = problem.span.start;
+        let is_first = begin >= next_line;
+        if is_first {
+            let rest = text.bytes().skip(begin).position(|byte| byte == b'\n');
+            next_line = rest.map_or(usize::MAX, |rest| begin + rest + 1);
+        }
+        is_first
+    });
     problems
 }
 
 fn syntax_problem(error: &toml::de::Error) -> Problem {
     let help = match error.message() {
         DUPLICATE_KEY => "leave out one of the two",
-        _ => {
-            "write [[table]], or a key and its value: name = \"text\", number = 5, \
-            list = [\"one\", \"two\"], table = { one = 1, two = 2 }"
-        }
+        _ => SYNTAX_HELP,
     };
     Problem::new(error.span().unwrap_or(0..0), error.message()).help(help).sanitize()
 }
@@ -75,6 +82,14 @@ mod tests {
         }
         let two = problems("name = a\nother = 5\nport = b\n");
         assert_eq!(two.iter().map(|(_, at)| *at).collect::<Vec<_>>(), ["a", "b"]);
+    }
+
+    /// Files may have a megabyte.
+    #[test]
+    fn many_mistakes_take_no_longer() {
+        for line in ["x\n", "x "] {
+            assert!(!problems(&line.repeat(500_000)).is_empty());
+        }
     }
 
     #[test]
