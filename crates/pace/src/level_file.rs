@@ -23,6 +23,10 @@ const WATTS: RangeInclusive<f64> = 0.000_001..=1_000_000.0;
 /// The kernel's own tables of operating points have some dozens.
 const MAX_LEVELS: usize = 1000;
 
+const MHZ_HELP: &str = "give the speed in megahertz: mhz = 600";
+const WATTS_HELP: &str = "give the power at this speed in watts: watts = 0.9";
+const IDLE_HELP: &str = "give the power of an idle processor in watts: idle-watts = 0.4";
+
 /// The content of a file of levels.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LevelFile {
@@ -48,25 +52,33 @@ pub fn parse_levels(text: &str) -> Result<LevelFile, Problems> {
 }
 
 fn read(mut reader: TableReader<'_, '_>) -> Option<LevelFile> {
-    let name = reader.string("name").map(|at| at.value.to_owned());
-    let source = reader.string("source").map(|at| at.value.to_owned());
-    let idle = reader.number("idle-watts", 0.0..=*WATTS.end()).map_or(0.0, |at| at.value);
+    let help = "give the name of the processor: name = \"my board\"";
+    let name = reader.with_help(help, |reader| reader.string("name"));
+    let help = "say where the figures are from: source = \"measured at the 5 V input\"";
+    let source = reader.with_help(help, |reader| reader.string("source"));
+    let [name, source] = [name, source].map(|named| named.map(|at| at.value.to_owned()));
+    let idle =
+        reader.with_help(IDLE_HELP, |reader| reader.number("idle-watts", 0.0..=*WATTS.end()));
+    let idle = idle.map_or(0.0, |at| at.value);
     let tables = reader.tables("level");
     let mut levels: Vec<(Level, Range<usize>)> = Vec::new();
     for table in tables.iter().take(MAX_LEVELS) {
         let mut entry = TableReader::new(table.value, table.span.clone(), reader.problems);
-        let (mhz, watts) = (entry.number("mhz", MHZ), entry.number("watts", WATTS));
-        for (key, is_missing) in [("mhz", mhz.is_none()), ("watts", watts.is_none())] {
-            if is_missing && !table.value.contains_key(key) {
-                entry.problem(Problem::new(table.span.clone(), format!("the level has no {key}")));
+        let mut read = |key, range, help| {
+            let number = entry.with_help(help, |entry| entry.number(key, range));
+            if number.is_none() && !table.value.contains_key(key) {
+                let problem = Problem::new(table.span.clone(), format!("the level has no {key}"));
+                entry.problem(problem.help(help));
             }
-        }
+            number
+        };
+        let (mhz, watts) = (read("mhz", MHZ, MHZ_HELP), read("watts", WATTS, WATTS_HELP));
         entry.finish(|_| "a level has the keys mhz and watts".into());
         let (Some(mhz), Some(watts)) = (mhz, watts) else { continue };
         let level = Level { hz: mhz.value * 1e6, watts: watts.value };
         if let Some((_, first)) = levels.iter().find(|(other, _)| other.hz == level.hz) {
             let text = format!("there are two levels of {} MHz", mhz.value);
-            let problem = Problem::new(table.span.clone(), text);
+            let problem = Problem::new(table.span.clone(), text).help("leave out one of the two");
             reader.problem(problem.other(first.clone(), "the first one"));
         } else if level.watts <= idle {
             let text = format!("this is not more than the {idle} W of idle-watts");
@@ -78,7 +90,8 @@ fn read(mut reader: TableReader<'_, '_>) -> Option<LevelFile> {
     }
     if tables.len() > MAX_LEVELS {
         let text = format!("there are {} levels; at most {MAX_LEVELS} are possible", tables.len());
-        reader.problem(Problem::new(tables[MAX_LEVELS].span.clone(), text));
+        let help = "processors have some dozens: leave out those that it cannot be set to";
+        reader.problem(Problem::new(tables[MAX_LEVELS].span.clone(), text).help(help));
     }
     let problems = reader.finish(|_| "the tables of this file are [[level]]".into());
     // Another problem may be a misspelt level.
@@ -95,8 +108,10 @@ mod tests {
     use super::*;
 
     fn problems(text: &str) -> Vec<(String, String)> {
+        let found = parse_levels(text).unwrap_err();
+        assert!(found.iter().all(|problem| problem.help.is_some()), "{found:?}");
         let of = |problem: Problem| (text[problem.span].to_owned(), problem.message);
-        parse_levels(text).unwrap_err().into_iter().map(of).collect()
+        found.into_iter().map(of).collect()
     }
 
     #[test]
@@ -149,6 +164,22 @@ mhz = 700
         assert_eq!(found[1].0, "2");
         assert_eq!(problems("")[0].1, "the file has no level");
         assert_eq!(problems("level = [").len(), 1);
+        assert_eq!(problems("level = [{mhz=100 watts=5}]").len(), 1);
+        let wrong = [
+            "name = 1",
+            "source = [\"a\"]",
+            "idle-watts = -1",
+            "idle-watts = \"3\"",
+            "level = 5",
+            "level = [1, 2]",
+            "level = { mhz = 1, watts = 1 }",
+            "level = [{ mhz = 0, watts = 1 }]",
+            "level = [{ mhz = 1e9, watts = 1 }]",
+            "level = [{ mhz = 1, watts = true }]",
+            "level = [{ mhz = 1, watts = 1, watts = 2 }]",
+            "level = [{ mhz = 1, watts = 1, volts = 1 }]",
+        ];
+        assert!(wrong.iter().all(|text| !problems(text).is_empty()));
         let many = "[[level]]\nmhz = 1\nwatts = 1\n".repeat(1001);
         assert!(problems(&many).iter().any(|(_, text)| text.contains("1001 levels")));
     }

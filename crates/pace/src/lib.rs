@@ -19,13 +19,13 @@ mod four_steps;
 mod governors;
 mod level_file;
 mod levels;
-mod optimum;
 mod policies;
 mod replay;
 mod rule_checks;
 mod rule_file;
 mod schedule;
 mod task_rules;
+mod whole_steps;
 
 pub use choice::{candidate_estimators, choose_estimator};
 pub use curve::WorkCurve;
@@ -34,7 +34,6 @@ pub use four_steps::four_steps;
 pub use governors::{Governor, GovernorPolicy};
 pub use level_file::{LevelFile, parse_levels};
 pub use levels::{Level, Levels, LevelsError};
-pub use optimum::least_energy;
 pub use policies::{
     Clairvoyant, Fastest, Learner, MAX_SAMPLES, MIN_SAMPLES, ScheduleRule, TypeKnowledge,
     TypePlanner,
@@ -43,6 +42,8 @@ pub use replay::{Replay, SpeedPolicy, TraceTask, replay};
 pub use rule_file::parse_task_rules;
 pub use schedule::{Goal, Schedule, Step, flat, lambda_rule};
 pub use task_rules::{
-    ACTUATORS, BEGINNING_CALLS, BeginningResult, DEFAULT_GOAL, DescriptorKind, MAX_EXEMPT,
-    MAX_RULES, MAX_TYPE_NAME, MAX_USERS, ProgramType, QuotedName, TaskRule, TaskRules,
+    ACTUATORS, BEGINNING_CALLS, BeginningResult, COMPARED_PROGRAM_LEN, DEADLINE_MS, DEFAULT_GOAL,
+    DescriptorKind, MAX_EXEMPT, MAX_RULES, MAX_TYPE_NAME, MAX_USERS, ProgramType, QuotedName,
+    TARGET, TaskRule, TaskRules, is_same_program,
 };
+pub use whole_steps::least_energy;

@@ -5,6 +5,11 @@ use std::collections::VecDeque;
 
 use crate::levels::{Level, Levels};
 
+/// Times that differ by less are the same, in seconds. Recorded times are whole nanoseconds. The
+/// rounding errors of times up to a week, the longest trace, are smaller: 64-bit numbers of that
+/// size are 0.12 ns apart.
+const RESOLUTION: f64 = 1e-9;
+
 /// A task of a trace.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TraceTask {
@@ -62,8 +67,7 @@ impl Replay {
 
     /// Whether each task met its deadline.
     pub fn met(&self, tasks: &[TraceTask]) -> Vec<bool> {
-        // The times have rounding errors, because they are sums of many small numbers.
-        let is_met = |(time, task): (&f64, &TraceTask)| *time <= task.deadline * (1.0 + 1e-9);
+        let is_met = |(time, task): (&f64, &TraceTask)| *time <= task.deadline + RESOLUTION;
         self.times.iter().zip(tasks).map(is_met).collect()
     }
 }
@@ -93,7 +97,9 @@ pub fn replay(levels: &Levels, tasks: &[TraceTask], policy: &mut dyn SpeedPolicy
         let (level, change) = policy.level(done);
         let end = change.min(tasks[current].cycles);
         let reaches = now + (end - done).max(0.0) / level.hz;
-        let (then, is_end) = if reaches <= until { (reaches, true) } else { (until, false) };
+        // A task that takes exactly the time until the next one begins has ended then. It does not
+        // end later than that, because the difference would add up in a loop of frames.
+        let (then, is_end) = (reaches.min(until), reaches <= until + RESOLUTION);
         let seconds = (then - now).max(0.0);
         result.energies[current] += seconds * (level.watts - levels.idle_watts());
         done = if is_end { end } else { done + seconds * level.hz };

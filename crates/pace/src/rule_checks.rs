@@ -4,7 +4,9 @@ use std::ops::Range;
 
 use toml_reader::{At, Problem, Problems, TableReader};
 
-use crate::task_rules::{BeginningResult, DescriptorKind, TaskRule};
+use crate::task_rules::{
+    BeginningResult, COMPARED_PROGRAM_LEN, DescriptorKind, TaskRule, is_same_program,
+};
 
 /// The kinds of descriptors that a call can have, of those that a rule can name.
 fn kinds_of(call: &str) -> &'static [DescriptorKind] {
@@ -56,8 +58,22 @@ pub fn find_shadowed(rules: &[(TaskRule, Range<usize>)], problems: &mut Problems
         if let Some((earlier, other)) = earlier {
             let text = format!("this rule begins no task: {:?} decides before it", earlier.name);
             let problem = Problem::new(span.clone(), text).other(other.clone(), "the earlier rule");
-            problems.push(problem.help("the first rule that matches decides: put this one first"));
+            problems.push(problem.help(shadowed_help(earlier, rule)));
         }
+    }
+}
+
+/// What to do about a rule that never decides.
+fn shadowed_help(earlier: &TaskRule, rule: &TaskRule) -> String {
+    if !covers(rule, earlier) {
+        return "the first rule that matches decides: put this one first".into();
+    }
+    match earlier.program == rule.program {
+        true => "both match the same calls: remove one of them".into(),
+        false => format!(
+            "only the first {COMPARED_PROGRAM_LEN} bytes of a program's name are compared: remove \
+            one of the rules"
+        ),
     }
 }
 
@@ -68,7 +84,9 @@ fn covers(rule: &TaskRule, other: &TaskRule) -> bool {
         None => rule.descriptors.clone(),
     };
     let (own, others) = (kinds(rule), kinds(other));
-    let has_program = rule.program.is_none() || rule.program == other.program;
+    let has_program = rule.program.as_ref().is_none_or(|program| {
+        other.program.as_ref().is_some_and(|other| is_same_program(program, other))
+    });
     let has_calls = !other.calls.is_empty() && other.calls.iter().all(|c| rule.calls.contains(c));
     let has_kinds =
         own.is_empty() || (!others.is_empty() && others.iter().all(|kind| own.contains(kind)));

@@ -17,19 +17,18 @@
 //! deadline-ms = 20
 //! ```
 
-use std::ops::{Range, RangeInclusive};
+use std::ops::Range;
 
 use toml_reader::{At, Problem, Problems, TableReader};
 
 use crate::rule_checks;
 use crate::task_rules::{
-    ACTUATORS, BEGINNING_CALLS, DEFAULT_GOAL, DescriptorKind, MAX_EXEMPT, MAX_RULES, MAX_TYPE_NAME,
-    MAX_USERS, ProgramType, QuotedName, TaskRule, TaskRules,
+    ACTUATORS, BEGINNING_CALLS, COMPARED_PROGRAM_LEN, DEADLINE_MS, DEFAULT_GOAL, DescriptorKind,
+    MAX_EXEMPT, MAX_RULES, MAX_TYPE_NAME, MAX_USERS, ProgramType, QuotedName, TARGET, TaskRule,
+    TaskRules, is_same_program,
 };
 
-/// From 1 µs to an hour.
-const DEADLINE_MS: RangeInclusive<f64> = 0.001..=3_600_000.0;
-const TARGET: RangeInclusive<f64> = 0.01..=1.0;
+const CALLS_HELP: &str = "a task begins when one of these calls returns: calls = [\"epoll_wait\"]";
 
 /// Parses a file of rules, or returns its problems in the order of their positions.
 ///
@@ -39,7 +38,8 @@ pub fn parse_task_rules(text: &str) -> Result<TaskRules, Problems> {
     let document = toml_reader::parse(text)?;
     let mut problems = Problems::new();
     let mut reader = TableReader::new(document.get_ref(), document.span(), &mut problems);
-    let levels = reader.string("levels").map(QuotedName::from);
+    let help = "give a built-in set, or a file: levels = \"rk3399-a72\"";
+    let levels = reader.with_help(help, |reader| reader.string("levels")).map(QuotedName::from);
     let actuator = read_actuator(&mut reader);
     let exempt = read_exempt(&mut reader);
     let users = read_users(&mut reader);
@@ -77,7 +77,8 @@ pub fn parse_task_rules(text: &str) -> Result<TaskRules, Problems> {
 }
 
 fn read_actuator(reader: &mut TableReader<'_, '_>) -> Option<String> {
-    let named = reader.string("actuator")?;
+    let help = format!("the actuators are {}: actuator = \"bounds\"", ACTUATORS.join(", "));
+    let named = reader.with_help(&help, |reader| reader.string("actuator"))?;
     if !ACTUATORS.contains(&named.value) {
         let text = format!("{:?} is no actuator", named.value);
         reader.suggest(Problem::new(named.span, text), named.value, ACTUATORS.into_iter());
@@ -87,7 +88,8 @@ fn read_actuator(reader: &mut TableReader<'_, '_>) -> Option<String> {
 }
 
 fn read_exempt(reader: &mut TableReader<'_, '_>) -> Vec<String> {
-    let named = reader.strings("exempt").unwrap_or_default();
+    let help = "give the file names of executables: exempt = [\"sshd\", \"make\"]";
+    let named = reader.with_help(help, |reader| reader.strings("exempt")).unwrap_or_default();
     for program in &named {
         check_program(reader, program);
     }
@@ -101,7 +103,8 @@ fn read_exempt(reader: &mut TableReader<'_, '_>) -> Vec<String> {
 }
 
 fn read_users(reader: &mut TableReader<'_, '_>) -> Option<Vec<QuotedName>> {
-    let named = reader.strings("users")?;
+    let help = "give names or numeric user IDs: users = [\"media\", \"1000\"]";
+    let named = reader.with_help(help, |reader| reader.strings("users"))?;
     if let Some(user) = named.get(MAX_USERS) {
         let text = format!("there are {} users; at most {MAX_USERS} are possible", named.len());
         let help = "leave out `users`, so that all users of `run --pace` and `pace watch` may \
@@ -130,15 +133,12 @@ fn read_name(
     help: &str,
 ) -> (Option<String>, Option<String>) {
     let before = entry.problems.len();
-    let name = entry.string("name");
-    entry.help_since(before, || help.into());
+    let name = entry.with_help(help, |entry| entry.string("name"));
     if name.is_none() && entry.problems.len() == before {
         let problem = Problem::new(entry.span.clone(), format!("the {what} has no name"));
         entry.problem(problem.help(help));
     }
-    let before = entry.problems.len();
-    let program = entry.string("program");
-    entry.help_since(before, || "leave it out for any program".into());
+    let program = entry.with_help("leave it out for any program", |entry| entry.string("program"));
     if let Some(program) = &program {
         check_program(entry, program);
     }
@@ -146,14 +146,17 @@ fn read_name(
     let Some(name) = name else { return (None, program) };
     // The program and the name identify a type of tasks.
     let is_same = |earlier: &&Named| {
-        let (one, other) = (&earlier.program, &program);
-        earlier.name == name.value && (one.is_none() || other.is_none() || one == other)
+        let both = earlier.program.as_ref().zip(program.as_ref());
+        earlier.name == name.value && both.is_none_or(|(one, other)| is_same_program(one, other))
     };
     if let Some(earlier) = names.iter().find(is_same) {
         let text = format!("{:?} is the name of two rules or types", name.value);
         let problem =
             Problem::new(name.span.clone(), text).other(earlier.span.clone(), "the first");
-        entry.problem(problem.help("give each a name or a program of its own"));
+        entry.problem(problem.help(format!(
+            "give each a name of its own, or another program (the first {COMPARED_PROGRAM_LEN} \
+            bytes are compared)"
+        )));
     }
     let (name, span) = (name.value.to_owned(), name.span);
     names.push(Named { name: name.clone(), program: program.clone(), span });
@@ -174,12 +177,10 @@ fn check_program(entry: &mut TableReader<'_, '_>, program: &At<&str>) {
 
 /// The deadline in milliseconds, and the target.
 fn read_goal(entry: &mut TableReader<'_, '_>) -> (f64, f64) {
-    let before = entry.problems.len();
-    let deadline = entry.number("deadline-ms", DEADLINE_MS);
-    entry.help_since(before, || "a number of milliseconds, up to an hour: deadline-ms = 20".into());
-    let before = entry.problems.len();
-    let target = entry.number("target", TARGET);
-    entry.help_since(before, || "the share of the tasks, not a percentage: target = 0.95".into());
+    let help = "a number of milliseconds, up to an hour: deadline-ms = 20";
+    let deadline = entry.with_help(help, |entry| entry.number("deadline-ms", DEADLINE_MS));
+    let help = "the share of the tasks, not a percentage: target = 0.95";
+    let target = entry.with_help(help, |entry| entry.number("target", TARGET));
     (deadline.map_or(DEFAULT_GOAL.0, |at| at.value), target.map_or(DEFAULT_GOAL.1, |at| at.value))
 }
 
@@ -201,10 +202,9 @@ fn read_rule(entry: &mut TableReader<'_, '_>, names: &mut Vec<Named>) -> Option<
     let help = "it is shown in reports: name = \"frame\"";
     let (name, program) = read_name(entry, names, "rule", help);
     let before = entry.problems.len();
-    let named = entry.strings("calls");
+    let named = entry.with_help(CALLS_HELP, |entry| entry.strings("calls"));
     if named.as_ref().is_none_or(Vec::is_empty) && entry.problems.len() == before {
-        let help = "a task begins when one of these calls returns: calls = [\"epoll_wait\"]";
-        entry.problem(Problem::new(span, "the rule has no calls").help(help));
+        entry.problem(Problem::new(span, "the rule has no calls").help(CALLS_HELP));
     }
     let mut calls = Vec::new();
     for call in named.into_iter().flatten() {
@@ -217,29 +217,13 @@ fn read_rule(entry: &mut TableReader<'_, '_>, names: &mut Vec<Named>) -> Option<
             }
         }
     }
-    let mut descriptors = Vec::new();
-    let kinds = entry.value_span("descriptor").zip(entry.strings("descriptor"));
-    if let Some((span, kinds)) = &kinds
-        && kinds.is_empty()
-    {
-        let help = "leave it out for calls with any descriptor, or without one";
-        entry.problem(Problem::new(span.clone(), "descriptor is empty").help(help));
-    }
-    for kind in kinds.into_iter().flat_map(|(_, kinds)| kinds) {
-        let known = || DescriptorKind::ALL.into_iter().map(DescriptorKind::name);
-        match DescriptorKind::ALL.into_iter().find(|known| known.name() == kind.value) {
-            Some(found) => descriptors.push(found),
-            None => {
-                let text = format!("{:?} is no kind of descriptor", kind.value);
-                entry.suggest(Problem::new(kind.span, text), kind.value, known());
-            }
-        }
-    }
-    let port = entry.integer("port", 1..=i64::from(u16::MAX));
+    let descriptors = read_descriptors(entry);
+    let help = "a number without quotes: port = 8080";
+    let port = entry.with_help(help, |entry| entry.integer("port", 1..=i64::from(u16::MAX)));
     let (deadline_ms, target) = read_goal(entry);
-    let before = entry.problems.len();
-    let includes_waits = entry.flag("includes-waits").is_some();
-    entry.help_since(before, || "leave it out if a wait ends the task".into());
+    let includes_waits = entry
+        .with_help("leave it out if a wait ends the task", |entry| entry.flag("includes-waits"))
+        .is_some();
     rule_checks::check_descriptors(entry, &calls, &descriptors, port.as_ref());
     Some(TaskRule {
         name: name?,
@@ -251,6 +235,30 @@ fn read_rule(entry: &mut TableReader<'_, '_>, names: &mut Vec<Named>) -> Option<
         target,
         includes_waits,
     })
+}
+
+fn read_descriptors(entry: &mut TableReader<'_, '_>) -> Vec<DescriptorKind> {
+    let before = entry.problems.len();
+    let help = "give kinds of descriptors: descriptor = [\"socket\", \"pipe\"]";
+    let named = entry.with_help(help, |entry| entry.strings("descriptor"));
+    let Some((span, named)) = entry.value_span("descriptor").zip(named) else { return Vec::new() };
+    // Entries of another type are not among the names.
+    if named.is_empty() && entry.problems.len() == before {
+        let help = "leave it out for calls with any descriptor, or without one";
+        entry.problem(Problem::new(span, "descriptor is empty").help(help));
+    }
+    let mut descriptors = Vec::new();
+    for kind in named {
+        let known = || DescriptorKind::ALL.into_iter().map(DescriptorKind::name);
+        match DescriptorKind::ALL.into_iter().find(|known| known.name() == kind.value) {
+            Some(found) => descriptors.push(found),
+            None => {
+                let text = format!("{:?} is no kind of descriptor", kind.value);
+                entry.suggest(Problem::new(kind.span, text), kind.value, known());
+            }
+        }
+    }
+    descriptors
 }
 
 #[cfg(test)]

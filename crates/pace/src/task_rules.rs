@@ -1,6 +1,6 @@
 //! Rules by which tasks begin, and the deadlines of tasks.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use toml_reader::At;
 
@@ -97,6 +97,20 @@ pub const MAX_EXEMPT: usize = 16;
 pub const MAX_USERS: usize = 16;
 /// The maximum length of a type's name in bytes: the kernel side reads no more (PACE_NAME_LEN).
 pub const MAX_TYPE_NAME: usize = 63;
+/// The number of bytes of a program's name that are compared: the kernel side keeps no more
+/// (PACE_PROGRAM_LEN).
+pub const COMPARED_PROGRAM_LEN: usize = 15;
+
+/// The deadlines that are possible, in milliseconds: from 1 µs to an hour.
+pub const DEADLINE_MS: RangeInclusive<f64> = 0.001..=3_600_000.0;
+/// The targets that are possible.
+pub const TARGET: RangeInclusive<f64> = 0.01..=1.0;
+
+/// Whether two names of programs are the same as far as they are compared.
+pub fn is_same_program(one: &str, other: &str) -> bool {
+    let [one, other] = [one, other].map(|name| name.bytes().take(COMPARED_PROGRAM_LEN));
+    one.eq(other)
+}
 
 /// A rule.
 #[derive(Debug, Clone, PartialEq)]

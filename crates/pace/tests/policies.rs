@@ -152,3 +152,39 @@ fn types_are_learned_separately() {
     let of_light: Vec<_> = together.energies.iter().step_by(2).copied().collect();
     assert_eq!(of_light, single.energies);
 }
+
+/// In a loop of frames, each begins at the deadline of the one before. A frame that ends at its
+/// deadline does not overlap the next one, and needs as much energy as one that nothing follows.
+#[test]
+fn frame_that_ends_at_its_deadline_has_ended_when_the_next_one_begins() {
+    let levels = five_levels();
+    let period = 0.0286;
+    // The begin times of the last trace have the largest rounding errors (a week).
+    for first in [0.0, 1000.0, 604_000.0] {
+        let frames = |distance: f64| -> Vec<_> {
+            let frame = |index: u32| TraceTask {
+                kind: 0,
+                begin: first + f64::from(index) * distance,
+                cycles: 25e6 + f64::from(index % 7) * 8e6,
+                deadline: period,
+            };
+            (0..400).map(frame).collect()
+        };
+        for is_clairvoyant in [true, false] {
+            let of = |distance| {
+                let all = frames(distance);
+                let result = match is_clairvoyant {
+                    true => replay(&levels, &all, &mut Clairvoyant::new(&levels)),
+                    false => {
+                        replay(&levels, &all, &mut learner(&levels, ScheduleRule::Lambda, 0.95))
+                    }
+                };
+                assert_eq!(result.overlapped.iter().filter(|is_so| **is_so).count(), 0);
+                (met(&result, &all), result.energy())
+            };
+            let ((close_met, close), (far_met, far)) = (of(period), of(2.0 * period));
+            assert_eq!((close_met, far_met), (400, 400), "begins at {first} s");
+            assert!((close / far - 1.0).abs() < 1e-6, "{close} J, and {far} J at a distance");
+        }
+    }
+}

@@ -59,6 +59,43 @@ fn shadowed_rule_is_a_problem() {
     assert_eq!(problems(&(sockets + &rule("b", "calls = \"read\"\nport = 80"))).len(), 1);
 }
 
+/// The help texts for two rules, which have these names, programs and calls.
+fn help_for(rules: [(&str, &str, &str); 2]) -> Vec<String> {
+    let text = rules.map(|(name, program, call)| {
+        rule(name, &format!("program = {program:?}\ncalls = {call:?}"))
+    });
+    let found = parse_task_rules(&text.concat()).err().unwrap_or_default();
+    found.into_iter().map(|problem| problem.help.expect("help")).collect()
+}
+
+/// The kernel side keeps 15 bytes of a program's name.
+#[test]
+fn programs_are_compared_as_the_kernel_side_compares_them() {
+    for (one, other, is_same) in [
+        ("averyveryverylongprogramname", "averyveryverylongother", true),
+        ("averyveryverylo1", "averyveryverylo2", true),
+        ("averyveryveryl1", "averyveryveryl2", false),
+    ] {
+        let help = help_for([("a", one, "read"), ("b", other, "read")]);
+        let shadowed = "only the first 15 bytes of a program's name are compared: remove one of \
+            the rules";
+        assert!(if is_same { help == [shadowed] } else { help.is_empty() }, "{help:?}");
+        let help = help_for([("a", one, "read"), ("a", other, "poll")]);
+        assert_eq!(help.len(), usize::from(is_same), "{help:?}");
+        assert!(help.iter().all(|help| help.contains("the first 15 bytes are compared")));
+    }
+}
+
+#[test]
+fn one_of_two_identical_rules_is_to_be_removed() {
+    let help = help_for([("a", "x", "read"), ("b", "x", "read")]);
+    assert_eq!(help, ["both match the same calls: remove one of them"]);
+    let first = rule("a", "calls = [\"read\", \"poll\"]");
+    let found = parse_task_rules(&(first + &rule("b", "calls = \"read\""))).unwrap_err();
+    let help = found[0].help.as_deref();
+    assert_eq!(help, Some("the first rule that matches decides: put this one first"));
+}
+
 #[test]
 fn impossible_names_are_problems() {
     let good = rule("a", "calls = \"read\"");
@@ -85,6 +122,26 @@ fn each_mistake_is_one_problem_with_help() {
         assert_eq!(found, message);
         assert!(at.is_empty() || found_at == at, "{found_at}");
     }
+    for line in ["levels = 5", "users = 7", "exempt = true", "actuator = [\"bounds\"]"] {
+        only(&format!("{line}\n{good}"));
+    }
+    for line in ["port = 0", "port = 70000", "port = \"80\"", "port = 8.5", "deadline-ms = \"a\""] {
+        only(&format!("{good}{line}"));
+    }
+    let entries = only("[[rule]]\nname = \"a\"\ncalls = 7");
+    assert_eq!(entries.0, "calls must be a string or an array of strings, not 7");
+    let twice = "descriptor = [1, 2]";
+    let found = problems(&format!("{good}{twice}"));
+    let messages: Vec<_> = found.iter().map(|(message, _)| message.as_str()).collect();
+    assert_eq!(
+        messages,
+        [1, 2].map(|n| format!("each entry of descriptor must be a string, not {n}"))
+    );
+    for lists in ["users = [1, true]", "exempt = [1, {}]", "rule = [1, 2]"] {
+        assert_eq!(problems(&format!("{lists}\n[[type]]\nname = \"b\"")).len(), 2, "{lists}");
+    }
+    assert_eq!(only(&format!("{good}name = \"b\"")).0, "duplicate key");
+    only("[[rule]]\nname = a");
     let entry = parse_task_rules(&format!("users = [\"ann\", 1000]\n{good}")).unwrap_err();
     assert_eq!(entry[0].message, "each entry of users must be a string, not 1000");
     assert_eq!((entry[0].span.clone(), entry.len()), (16..20, 1));

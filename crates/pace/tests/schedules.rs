@@ -76,7 +76,7 @@ proptest! {
     }
 
     #[test]
-    fn no_schedule_needs_less_energy(
+    fn no_schedule_of_whole_steps_needs_less_energy(
         levels in machines(), curve in curves(), share in 0.5..1.0, part in 0.0..1.0,
     ) {
         let goal = goal(&levels, &curve, share, part);
@@ -126,13 +126,39 @@ fn impossible_and_easy_goals() {
     assert_eq!(levels_of(0.2), vec![vec![0, 2]; 3]);
 }
 
+/// How much more energy schedules need than others, in the order of the differences.
+struct Excess(Vec<f64>);
+
+impl Excess {
+    fn new(mut differences: Vec<f64>) -> Self {
+        differences.sort_by(f64::total_cmp);
+        Self(differences)
+    }
+
+    /// A quantile, in percent.
+    fn at(&self, share: f64) -> f64 {
+        100.0 * self.0[((self.0.len() - 1) as f64 * share) as usize]
+    }
+
+    fn print(&self, than: &str) {
+        let [median, p95, p99, max] = [0.5, 0.95, 0.99, 1.0].map(|share| self.at(share));
+        let within = self.0.iter().filter(|one| **one <= 0.03).count() as f64 / self.0.len() as f64;
+        println!(
+            "more than {than}: median {median:.2} %, 95 % {p95:.2} %, 99 % {p99:.2} %, at most \
+            {max:.2} %; within 3 %: {:.2} %",
+            100.0 * within
+        );
+    }
+}
+
 /// Compares the λ rule as it is executed, with steps at multiples of 0.1 ms and a deadline of
-/// 50 ms, with the exact optimum without rounding.
+/// 50 ms, with the optimum, which is the λ rule without rounding, and with the least energy of
+/// whole steps.
 #[test]
 fn executed_lambda_rule_is_near_the_optimum() {
     let mut random = Fractions(1);
-    let mut excess: Vec<f64> = Vec::new();
-    while excess.len() < 10_000 {
+    let (mut more_than_optimum, mut more_than_whole_steps) = (Vec::new(), Vec::new());
+    while more_than_optimum.len() < 10_000 {
         let count = 3 + (random.next() * 4.0) as usize;
         let mut hz = 0.0;
         // A power law with an exponent from 2 to 3.5, and a constant part.
@@ -148,17 +174,16 @@ fn executed_lambda_rule_is_near_the_optimum() {
         let fastest = levels.worthwhile()[levels.worthwhile().len() - 1].hz;
         let goal = Goal { deadline: 0.05, cycles: cycles.min(0.95 * 0.05 * fastest) };
         let least = least_energy(&levels, &curve, goal).expect("possible");
-        let executed = lambda_rule(&levels, &curve, goal).rounded(&levels, 1e-4);
-        excess.push(executed.expected_energy(&levels, &curve) / least - 1.0);
+        let optimum = lambda_rule(&levels, &curve, goal);
+        let executed = optimum.rounded(&levels, 1e-4).expected_energy(&levels, &curve);
+        more_than_optimum.push(executed / optimum.expected_energy(&levels, &curve) - 1.0);
+        more_than_whole_steps.push(executed / least - 1.0);
     }
-    excess.sort_by(f64::total_cmp);
-    let at = |share: f64| 100.0 * excess[((excess.len() - 1) as f64 * share) as usize];
-    println!(
-        "more than the optimum: median {:.2} %, 95 % {:.2} %, 99 % {:.2} %, at most {:.2} %",
-        at(0.5),
-        at(0.95),
-        at(0.99),
-        at(1.0)
-    );
-    assert!(at(0.95) <= 3.0, "{} % above the optimum", at(0.95));
+    let optimum = Excess::new(more_than_optimum);
+    let whole_steps = Excess::new(more_than_whole_steps);
+    optimum.print("the optimum");
+    whole_steps.print("with whole steps");
+    assert!(optimum.at(0.0) >= -1e-7, "{} % below the optimum", -optimum.at(0.0));
+    assert!(optimum.at(0.95) <= 3.0, "{} % above the optimum", optimum.at(0.95));
+    assert!(whole_steps.at(0.95) <= 3.0, "{} % above", whole_steps.at(0.95));
 }

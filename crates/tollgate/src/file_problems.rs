@@ -12,7 +12,7 @@ use crate::source_message::{SourceMessage, sanitized};
 /// Enough to fill a screen.
 const MAX_SHOWN: usize = 5;
 
-/// One error with the first problems of a file.
+/// One error with the first problems of a file, and the number of the others.
 pub fn error(source: &SourceFile, problems: &[Problem]) -> anyhow::Error {
     let shown = sanitized(&source.text);
     let excerpts: String = problems
@@ -20,7 +20,12 @@ pub fn error(source: &SourceFile, problems: &[Problem]) -> anyhow::Error {
         .take(MAX_SHOWN)
         .map(|problem| excerpt(problem, &source.name, &shown))
         .collect();
-    anyhow!("{} has {}:\n{excerpts}", printable(&source.name), number_of(problems.len(), "problem"))
+    let more = match problems.len().saturating_sub(MAX_SHOWN) {
+        0 => String::new(),
+        more => format!("not shown: {}\n", number_of(more, "more problem")),
+    };
+    let all = number_of(problems.len(), "problem");
+    anyhow!("{} has {all}:\n{excerpts}{more}", printable(&source.name))
 }
 
 /// A problem in a JSON document.

@@ -21,16 +21,24 @@ use crate::result_file::{ResultFile, descriptor};
 pub enum Output {
     Stdout,
     Stderr,
-    /// A file, with its path as the user has given it.
-    File(PathBuf, ResultFile),
+    /// A file.
+    File {
+        /// As the user has given it.
+        path: PathBuf,
+        file: ResultFile,
+        /// What is written, for messages: "the result".
+        what: &'static str,
+    },
 }
 
 impl Output {
     /// The file at the path, stdout for "-", or `otherwise` without a path.
     pub fn open(path: Option<&Path>, otherwise: Self) -> Result<Self> {
-        let Some(path) = path else {
-            return Ok(otherwise);
-        };
+        path.map_or(Ok(otherwise), |path| Self::at(path, "the result"))
+    }
+
+    /// The file at the path, or stdout for "-". Messages say `what` is written.
+    pub fn at(path: &Path, what: &'static str) -> Result<Self> {
         match descriptor(path) {
             _ if is_stdio(path) => return Ok(Self::Stdout),
             Some(libc::STDOUT_FILENO) => return Ok(Self::Stdout),
@@ -38,8 +46,8 @@ impl Output {
             _ => {}
         }
         let file = ResultFile::open(path)
-            .with_context(|| format!("cannot write the result to {}", shown_path(path)))?;
-        Ok(Self::File(path.to_owned(), file))
+            .with_context(|| format!("cannot write {what} to {}", shown_path(path)))?;
+        Ok(Self::File { path: path.to_owned(), file, what })
     }
 
     /// The width of the terminal, if the result goes to one.
@@ -47,7 +55,7 @@ impl Output {
         match self {
             Self::Stdout => StandardStream::STDOUT.columns(),
             Self::Stderr => StandardStream::STDERR.columns(),
-            Self::File(..) => None,
+            Self::File { .. } => None,
         }
     }
 
@@ -88,16 +96,16 @@ impl Output {
             },
             Self::Stderr => to_stream(StandardStream::STDERR, write)
                 .context("cannot write the result to stderr"),
-            Self::File(path, file) => file
+            Self::File { path, file, what } => file
                 .replace(write)
-                .with_context(|| format!("cannot write the result to {}", shown_path(path))),
+                .with_context(|| format!("cannot write {what} to {}", shown_path(path))),
         }
     }
 
     /// If a file cannot be written, writes to stderr. This is a failure nevertheless.
     fn write_or_to_stderr(&self, write: impl Fn(&mut dyn Write) -> io::Result<()>) -> Result<()> {
         let written = self.write_by(&write);
-        if written.is_err() && matches!(self, Self::File(..)) {
+        if written.is_err() && matches!(self, Self::File { .. }) {
             log_message("the result could not be written to the file; it follows here");
             wait_for_messages(None);
             let _ = to_stream(StandardStream::STDERR, write);

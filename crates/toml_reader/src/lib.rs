@@ -13,6 +13,11 @@ pub use reader::{At, TableReader};
 use toml::Spanned;
 pub use toml::de::DeTable;
 
+/// What the parser calls a key or a table that is there twice.
+const DUPLICATE_KEY: &str = "duplicate key";
+const SYNTAX_HELP: &str =
+    "write [[table]], or key = value; quote texts, and separate entries by commas";
+
 /// Parses a document.
 ///
 /// # Errors
@@ -22,8 +27,77 @@ pub fn parse(text: &str) -> Result<Spanned<DeTable<'_>>, Problems> {
     if errors.is_empty() {
         return Ok(document);
     }
-    let problem = |error: &toml::de::Error| {
-        Problem::new(error.span().unwrap_or(0..0), error.message()).sanitize()
+    Err(syntax_problems(text, &errors))
+}
+
+/// The problems of a document that is not valid TOML. After a mistake, the parser continues within
+/// the line, where it finds further ones that are none. So only the first one of a line is kept.
+fn syntax_problems(text: &str, errors: &[toml::de::Error]) -> Problems {
+    let mut problems: Problems = errors.iter().map(syntax_problem).collect();
+    problems.sort_by_key(|problem| problem.span.start);
+    let mut next_line = 0;
+    problems.retain(|problem| {
+        let begin = problem.span.start;
+        let is_first = begin >= next_line;
+        if is_first {
+            let rest = text.bytes().skip(begin).position(|byte| byte == b'\n');
+            next_line = rest.map_or(usize::MAX, |rest| begin + rest + 1);
+        }
+        is_first
+    });
+    problems
+}
+
+fn syntax_problem(error: &toml::de::Error) -> Problem {
+    let help = match error.message() {
+        DUPLICATE_KEY => "leave out one of the two",
+        _ => SYNTAX_HELP,
     };
-    Err(errors.iter().map(problem).collect())
+    Problem::new(error.span().unwrap_or(0..0), error.message()).help(help).sanitize()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The messages of a document, each with the text that it is about.
+    fn problems(text: &str) -> Vec<(String, &str)> {
+        let found = parse(text).unwrap_err();
+        assert!(found.iter().all(|problem| problem.help.is_some()), "{found:?}");
+        found.into_iter().map(|one| (one.message, &text[one.span])).collect()
+    }
+
+    #[test]
+    fn each_mistake_in_the_syntax_is_one_problem_with_help() {
+        for text in [
+            "level = [{mhz=100 watts=5}]",
+            "name = \"a",
+            "name = a",
+            "name",
+            "[[rule]",
+            "a = [1, 2",
+        ] {
+            let found = problems(text);
+            assert_eq!(found.len(), 1, "{text}: {found:?}");
+        }
+        let two = problems("name = a\nother = 5\nport = b\n");
+        assert_eq!(two.iter().map(|(_, at)| *at).collect::<Vec<_>>(), ["a", "b"]);
+    }
+
+    /// Files may have a megabyte.
+    #[test]
+    fn many_mistakes_take_no_longer() {
+        for line in ["x\n", "x "] {
+            assert!(!problems(&line.repeat(500_000)).is_empty());
+        }
+    }
+
+    #[test]
+    fn duplicate_keys_are_to_be_left_out() {
+        for text in ["a = 1\na = 2", "[a]\n[a]", "a = { b = 1, b = 2 }"] {
+            let found = parse(text).err().unwrap();
+            assert_eq!(found[0].message, DUPLICATE_KEY);
+            assert_eq!(found[0].help.as_deref(), Some("leave out one of the two"));
+        }
+    }
 }

@@ -98,12 +98,14 @@ impl<'text, 'problems> TableReader<'text, 'problems> {
         self.value(key).map(Spanned::span)
     }
 
-    /// Adds a help text to the first problem that was found after there were `problems_before`
-    /// problems. Does nothing if there is no such problem.
-    pub fn help_since(&mut self, problems_before: usize, help: impl FnOnce() -> String) {
-        if let Some(problem) = self.problems.get_mut(problems_before) {
-            problem.help.get_or_insert_with(help);
+    /// Reads a value, and adds a help text to each problem with it that has none.
+    pub fn with_help<T>(&mut self, help: &str, read: impl FnOnce(&mut Self) -> T) -> T {
+        let before = self.problems.len();
+        let value = read(self);
+        for problem in &mut self.problems[before..] {
+            problem.help.get_or_insert_with(|| help.to_owned());
         }
+        value
     }
 
     /// A key that is `true` or left out; `false` is a problem.
@@ -152,10 +154,12 @@ impl<'text, 'problems> TableReader<'text, 'problems> {
 
     /// An array of tables; empty without the key. Without those entries that are no tables.
     pub fn tables(&mut self, key: &'static str) -> Vec<At<&'text DeTable<'text>>> {
-        let before = self.problems.len();
-        let array = self.typed(key, "an array of tables ([[…]])", DeValue::as_array);
-        self.help_since(before, || format!("write [[{key}]] before each table"));
-        array.map_or_else(Vec::new, |at| self.entries(key, "a table", at.value, DeValue::as_table))
+        self.with_help(&format!("write [[{key}]] before each table"), |reader| {
+            let array = reader.typed(key, "an array of tables ([[…]])", DeValue::as_array);
+            array.map_or_else(Vec::new, |at| {
+                reader.entries(key, "a table", at.value, DeValue::as_table)
+            })
+        })
     }
 
     /// Adds a problem.

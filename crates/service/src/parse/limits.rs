@@ -57,10 +57,8 @@ fn text<'text, T>(
     example: &str,
     parse: impl FnOnce(&'text str) -> Result<T, String>,
 ) -> Option<T> {
-    let problems_before = reader.problems.len();
-    let text = reader.string(key);
-    reader.help_since(problems_before, || format!("write {key} = {example:?}"));
-    let At { value, span } = text?;
+    let help = format!("write {key} = {example:?}");
+    let At { value, span } = reader.with_help(&help, |reader| reader.string(key))?;
     parse(value).map_err(|reason| reader.problem(Problem::new(span, reason))).ok()
 }
 

@@ -71,9 +71,8 @@ fn read_rule(
 
 fn conditions(reader: &mut TableReader, tree: &Tree, host: &dyn Host) -> Conditions {
     let exe = reader.string("exe").and_then(|path| resolve_path(reader, &path, host));
-    let problems_before = reader.problems.len();
-    let user = reader.string("user");
-    reader.help_since(problems_before, || "write user = \"33\", or the user's name".into());
+    let help = "write user = \"33\", or the user's name";
+    let user = reader.with_help(help, |reader| reader.string("user"));
     let user = user.and_then(|name| {
         let is_number = name.value.bytes().all(|byte| byte.is_ascii_digit());
         let found = if is_number { name.value.parse().ok() } else { host.user(name.value) };

@@ -274,7 +274,7 @@ mod tests {
         let of = |period| {
             let report = simulate(trace(period));
             let fastest = report.sets[0].types[0].policies[0].overlapped;
-            (fastest, simulation_text(&report))
+            (fastest, simulation_text(&report, usize::MAX))
         };
         // The long task takes a second, in which it delays 10 further ones.
         let (overlapped, text) = of(0.1);
@@ -284,6 +284,29 @@ mod tests {
         let (overlapped, text) = of(0.01);
         assert_eq!(overlapped, 20, "{text}");
         assert!(text.contains("The tasks begin every 10.0 ms (median)"), "{text}");
+    }
+
+    #[test]
+    fn only_the_types_with_the_most_tasks_are_shown() {
+        let mut trace = trace(0.1);
+        trace.tasks.insert(0, TraceTask { kind: 1, ..trace.tasks[0] });
+        trace.types.swap(0, 2);
+        trace.tasks.iter_mut().for_each(|task| task.kind = 2 - task.kind);
+        let report = simulate(trace);
+        let headings = |top| -> Vec<_> {
+            let text = simulation_text(&report, top);
+            text.lines().filter(|line| line.contains("(deadline ")).map(str::to_owned).collect()
+        };
+        let of = |name: &str, trained: &str, judged| {
+            let goal = "deadline 50 ms for 90 % of the tasks";
+            format!("{name} ({goal}; {trained} to train, {judged} to judge)")
+        };
+        assert_eq!(headings(1), [of("short", "20 tasks", 20)]);
+        let others = [of("long", "1 task", 1), of("no task", "0 tasks", 0)];
+        assert_eq!(headings(3)[1..], others);
+        let text = simulation_text(&report, 1);
+        assert!(text.contains("\n… 2 of 3 types are not shown (--top 3 shows all)\n"), "{text}");
+        assert!(!simulation_text(&report, 3).contains("not shown"));
     }
 
     #[test]

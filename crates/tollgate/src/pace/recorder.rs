@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ::pace::{TaskRules, TraceTask};
+use ::pace::{DEADLINE_MS, TaskRules, TraceTask};
 use kernel::wire;
 
 use super::report_format::quantile;
@@ -72,8 +72,14 @@ impl Recorded {
         ))
     }
 
+    /// The tasks as a trace. It can have all deadlines of rules, but not all of programs.
     pub fn trace(&self) -> Trace {
-        let tasks = self.tasks.iter().map(|recorded| recorded.task).collect();
+        let [least, most] = [DEADLINE_MS.start(), DEADLINE_MS.end()].map(|ms| ms / 1e3);
+        let tasks = self.tasks.iter().map(|RecordedTask { task, .. }| TraceTask {
+            deadline: task.deadline.clamp(least, most),
+            ..*task
+        });
+        let tasks = tasks.collect();
         Trace { types: self.types.clone(), tasks }
     }
 }
@@ -164,6 +170,7 @@ mod tests {
     use zerocopy::FromZeros as _;
 
     use super::*;
+    use crate::pace::trace_file;
     use crate::pace::watch_report::ObservedTasks;
 
     fn record(program: &str, begin_ns: u64) -> wire::pace_record {
@@ -270,6 +277,22 @@ mod tests {
         recorder.add(&own);
         let recorded = recorder.finish(0);
         assert_eq!((recorded.tasks.len(), recorded.abandoned), (1, 1));
+    }
+
+    #[test]
+    fn trace_with_any_deadline_can_be_read() {
+        let mut recorder = Recorder::new(rules());
+        for deadline_ns in [1, 1000, 20_000_000, u64::MAX] {
+            let mut own = record("game", 1);
+            (own.type_id, own.deadline_ns) = (7, deadline_ns);
+            recorder.add(&own);
+        }
+        let trace = recorder.finish(0).trace();
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        trace_file::write(&trace, &mut file).unwrap();
+        let read = trace_file::read(&[file.path()]).unwrap();
+        let deadlines: Vec<_> = read.tasks.iter().map(|task| task.deadline).collect();
+        assert_eq!(deadlines, [1e-6, 1e-6, 0.02, 3600.0]);
     }
 
     #[test]

@@ -59,9 +59,10 @@ pub fn milliseconds(ms: f64) -> String {
     }
 }
 
-/// Three significant digits.
+/// Three significant digits, or all digits of a whole number.
 pub fn significant(value: f64) -> String {
     let digits = match value.abs() {
+        _ if value.round() >= 1000.0 => return count(value.round() as u64),
         value if value >= 100.0 => 0,
         value if value >= 10.0 => 1,
         value if value >= 1.0 => 2,
@@ -109,6 +110,13 @@ mod tests {
     #[test]
     fn long_deadlines_have_separators() {
         assert_eq!([28.6, 50.0, 3_600_000.0].map(milliseconds), ["28.6", "50", "3,600,000"]);
+    }
+
+    #[test]
+    fn large_figures_have_separators() {
+        let of = [0.12345, 1.2345, 12.345, 123.45, 999.6, 18e6, 18_446_744_073_709.6];
+        let texts = ["0.123", "1.23", "12.3", "123", "1,000", "18,000,000", "18,446,744,073,710"];
+        assert_eq!(of.map(significant), texts);
     }
 
     #[test]

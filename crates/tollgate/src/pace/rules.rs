@@ -112,7 +112,7 @@ pub fn descriptor_name(number: u32) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use ::pace::{ACTUATORS, MAX_EXEMPT, MAX_RULES, MAX_USERS};
+    use ::pace::{ACTUATORS, COMPARED_PROGRAM_LEN, MAX_EXEMPT, MAX_RULES, MAX_USERS};
     use kernel::pace::actuator::Actuator;
 
     use super::*;
@@ -129,6 +129,8 @@ mod tests {
         assert_eq!(ACTUATORS, Actuator::ALL.map(Actuator::name));
         let room = [wire::PACE_RULES, wire::PACE_EXEMPT, wire::PACE_USERS];
         assert_eq!([MAX_RULES, MAX_EXEMPT, MAX_USERS], room.map(|entries| entries as usize));
+        // A NUL ends the name.
+        assert_eq!(COMPARED_PROGRAM_LEN, wire::PACE_PROGRAM_LEN as usize - 1);
     }
 
     /// The rules of a file that begins with these lines, next to a file of levels.

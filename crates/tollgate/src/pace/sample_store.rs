@@ -7,9 +7,11 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use ::pace::MAX_SAMPLES;
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 
+use super::fnv::fnv_1a;
+use super::json_error;
 use crate::durable_file;
 use crate::format::shown_path;
 use crate::output::log_message;
@@ -25,6 +27,7 @@ pub struct SampleStore {
 
 /// The samples of a type.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(expecting = "an object with schema, name and cycles")]
 pub struct StoredType {
     schema: String,
     pub name: String,
@@ -120,10 +123,7 @@ impl SampleStore {
     /// The file of a type. Its name is a hash (FNV-1a) of the type's name, which may have any
     /// characters.
     fn path(&self, name: &str) -> PathBuf {
-        let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-        });
-        self.folder.join(format!("{hash:016x}.{SUFFIX}"))
+        self.folder.join(format!("{:016x}.{SUFFIX}", fnv_1a(name)))
     }
 }
 
@@ -133,8 +133,11 @@ fn read(path: &Path) -> Result<Option<StoredType>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         text => text.with_context(|| format!("cannot read {}", shown_path(path)))?,
     };
-    let stored: StoredType = serde_json::from_slice(&text)
-        .with_context(|| format!("{} has no samples of a type", shown_path(path)))?;
+    let stored: StoredType = serde_json::from_slice(&text).map_err(|error| {
+        let (line, column) = (error.line(), json_error::column(&error));
+        let message = json_error::message(&error);
+        anyhow!("{}:{line}{column}: not the samples of a type: {message}", shown_path(path))
+    })?;
     if stored.schema != SCHEMA {
         bail!(
             "{} is not used: it has schema {:?}, but this version reads {SCHEMA:?}",
@@ -181,8 +184,15 @@ mod tests {
         let store = SampleStore::new(folder.path());
         fs::write(store.path("t"), "{").unwrap();
         assert!(store.load("t").is_empty());
-        let error = format!("{:#}", read(&store.path("t")).unwrap_err());
-        assert!(error.contains("has no samples of a type"), "{error}");
+        let error_of = || format!("{:#}", read(&store.path("t")).unwrap_err());
+        let error = error_of();
+        let expected = ".json:1:1: not the samples of a type: the line ends too early";
+        assert!(error.ends_with(expected), "{error}");
+        let stored = r#"{"schema":"tollgate.pace.type/1","name":"t","cycles":["a"]}"#;
+        fs::write(store.path("t"), stored).unwrap();
+        let error = error_of();
+        assert!(error.ends_with("string \"a\", expected a whole number from 0"), "{error}");
+        assert!(error.contains(".json:1:57: "), "{error}");
         // It does not hide the others.
         store.save("u", &[1.0]).unwrap();
         assert_eq!(store.all().unwrap().len(), 1);

@@ -38,7 +38,7 @@ pub fn simulate(arguments: &SimulateArguments) -> Result<ExitCode> {
     }
     match arguments.json {
         true => output.write_json(&report)?,
-        false => output.write(&simulation_text(&report))?,
+        false => output.write(&simulation_text(&report, usize::MAX))?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,5 +1,6 @@
 //! The result of a simulation, as JSON and as text.
 
+use std::cmp::Reverse;
 use std::fmt::Write as _;
 
 use ::pace::WorkCurve;
@@ -9,7 +10,8 @@ use super::level_set::LevelRow;
 use super::policy::{PolicyName, PolicyRow};
 use super::report_format::{interval, milliseconds, or_dash, significant, tenths};
 use super::verdict::PaceVerdict;
-use crate::format::{count, printable};
+use crate::format::{count, number_of, printable};
+use crate::report::more_rows;
 
 /// A period is called shorter than the deadline from here on, so that rounded deadlines are not.
 const SHORTER: f64 = 0.99;
@@ -67,8 +69,9 @@ impl Work {
     }
 }
 
-/// The report as text.
-pub fn simulation_text(report: &SimulateReport) -> String {
+/// The report as text, with at most `top` types on each set of levels: those with the most tasks,
+/// in this order.
+pub fn simulation_text(report: &SimulateReport, top: usize) -> String {
     let mut out = String::new();
     for (index, set) in report.sets.iter().enumerate() {
         if index > 0 {
@@ -76,8 +79,12 @@ pub fn simulation_text(report: &SimulateReport) -> String {
         }
         let name = printable(set.name.as_deref().unwrap_or("levels"));
         let _ = writeln!(out, "{name}: {}", set.summary);
-        for kind in &set.types {
-            type_text(&mut out, kind);
+        let mut types: Vec<_> = set.types.iter().collect();
+        types.sort_by_key(|kind| Reverse(kind.trained + kind.judged));
+        types.iter().take(top).for_each(|kind| type_text(&mut out, kind));
+        if types.len() > top {
+            out += "\n";
+            more_rows(&mut out, types.len(), top, "types");
         }
     }
     out += "
@@ -91,11 +98,11 @@ tasks is at most 1.5 percentage points above what the target allows.
 fn type_text(out: &mut String, kind: &TypeReport) {
     let _ = writeln!(
         out,
-        "\n{} (deadline {} ms for {} % of the tasks; {} tasks to train, {} to judge)",
+        "\n{} (deadline {} ms for {} % of the tasks; {} to train, {} to judge)",
         printable(&kind.name),
         milliseconds(kind.deadline_ms),
         percent(kind.target),
-        count(kind.trained as u64),
+        number_of(kind.trained, "task"),
         count(kind.judged as u64)
     );
     if let Some(work) = &kind.work {

@@ -2,13 +2,15 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
+use std::ops::RangeInclusive;
 use std::path::Path;
 
-use ::pace::TraceTask;
+use ::pace::{DEADLINE_MS, TARGET, TraceTask};
 use anyhow::{Context, Result, anyhow, bail};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::json_error;
 use crate::format::{number_of, shown_path};
 use crate::limited_input::LimitedInput;
 
@@ -17,10 +19,10 @@ const SCHEMA: &str = "tollgate.pace.trace/1";
 /// processor is idle then, as between two recordings.
 const GAP: f64 = 1.0;
 
-/// A week, because the governors are simulated millisecond by millisecond.
-const MAX_BEGIN_S: f64 = 604_800.0;
-/// An hour at 5 GHz.
-const MAX_CYCLES: f64 = 1.8e13;
+/// Up to a week, because the governors are simulated millisecond by millisecond.
+const BEGIN_S: RangeInclusive<f64> = 0.0..=604_800.0;
+/// Up to an hour at 5 GHz.
+const CYCLES: RangeInclusive<f64> = 0.0..=1.8e13;
 
 /// A type of tasks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -124,15 +126,7 @@ fn parse(input: impl BufRead, name: &str) -> Result<Trace> {
 /// Parses a line of a trace. An error has the position of the problem, and says `what` the line is.
 fn parse_line<T: DeserializeOwned>(text: &str, name: &str, line: u32, what: &str) -> Result<T> {
     serde_json::from_str(text).map_err(|error| {
-        let position = format!(" at line {} column {}", error.line(), error.column());
-        let message = error.to_string().replace(&position, "");
-        // Readers do not know the types of the program.
-        let message = ["usize", "f64"].iter().fold(message, |message, number| {
-            message.replace(&format!("expected {number}"), "expected a number")
-        });
-        // There is no column if the problem is not at one place.
-        let column = Some(error.column()).filter(|column| *column > 0);
-        let column = column.map_or_else(String::new, |column| format!(":{column}"));
+        let (column, message) = (json_error::column(&error), json_error::message(&error));
         anyhow!("{name}:{line}{column}: {what}: {message}")
     })
 }
@@ -141,16 +135,16 @@ fn check_type(kind: &TraceType) -> Result<()> {
     if kind.name.is_empty() {
         bail!("the name is empty");
     }
-    check_deadline(kind.deadline_ms)?;
-    if !(kind.target > 0.0 && kind.target <= 1.0) {
-        bail!("the target is {}, but must be more than 0 and at most 1", kind.target);
-    }
-    Ok(())
+    check_range("deadline_ms", kind.deadline_ms, &DEADLINE_MS)?;
+    check_range("target", kind.target, &TARGET)
 }
 
-fn check_deadline(ms: f64) -> Result<()> {
-    if !(ms > 0.0 && ms.is_finite()) {
-        bail!("the deadline is {ms} ms, but must be more than 0");
+fn check_range(key: &str, value: f64, range: &RangeInclusive<f64>) -> Result<()> {
+    if !range.contains(&value) {
+        // This form has an exponent where the other one has hundreds of zeros.
+        let text = format!("{value:?}");
+        let text = text.strip_suffix(".0").unwrap_or(&text);
+        bail!("{key} is {text}, but must be from {} to {}", range.start(), range.end());
     }
     Ok(())
 }
@@ -163,14 +157,10 @@ fn task_of(line: &TaskLine, types: &[TraceType]) -> Result<TraceTask> {
             number_of(types.len(), "type")
         );
     };
-    if !(0.0..=MAX_BEGIN_S).contains(&line.begin_s) {
-        bail!("begin_s is {}, but must be from 0 to {MAX_BEGIN_S}", line.begin_s);
-    }
-    if !(0.0..=MAX_CYCLES).contains(&line.cycles) {
-        bail!("cycles is {}, but must be from 0 to {MAX_CYCLES}", line.cycles);
-    }
+    check_range("begin_s", line.begin_s, &BEGIN_S)?;
+    check_range("cycles", line.cycles, &CYCLES)?;
     let deadline_ms = line.deadline_ms.unwrap_or(kind.deadline_ms);
-    check_deadline(deadline_ms)?;
+    check_range("deadline_ms", deadline_ms, &DEADLINE_MS)?;
     Ok(TraceTask {
         kind: line.kind,
         begin: line.begin_s,
@@ -289,10 +279,11 @@ mod tests {
         };
         let good = line(0, "1", "1");
         assert_eq!(text(""), "t has no task");
-        assert_eq!(text(&format!("{good}\nx")), "t:3:1: not a task: expected value");
+        assert_eq!(text(&format!("{good}\nx")), "t:3:1: not a task: not JSON");
+        assert_eq!(text(&good[..9]), "t:2:9: not a task: the line ends too early");
         assert_eq!(
             text(&good.replace('0', "\"a\"")),
-            "t:2:11: not a task: invalid type: string \"a\", expected a number"
+            "t:2:11: not a task: invalid type: string \"a\", expected a whole number from 0"
         );
         assert!(text("[1]").ends_with("expected an object with type, begin_s and cycles"));
         assert!(
@@ -310,8 +301,19 @@ mod tests {
         assert!(other("{\"schema\":\"x\"}").starts_with("t:1: the schema is \"x\", but this"));
         assert!(other("[]").contains("expected an object with the schema and the types"));
         assert!(other(&HEADER.replace("trace/1", "trace/9")).contains("this version reads"));
-        assert!(other(&HEADER.replace("0.9", "1.5")).contains("type 0: the target is 1.5"));
-        assert!(other(&HEADER.replace("50", "0")).contains("the deadline is 0 ms"));
+        // The bounds are those of files of rules.
+        for target in ["0", "1e-9", "1.5"] {
+            let error = other(&HEADER.replace("0.9", target));
+            let expected = format!("type 0: target is {target}, but must be from 0.01 to 1");
+            assert!(error.ends_with(&expected), "{error}");
+        }
+        for ms in ["0", "1e-300", "3600001", "1e308"] {
+            let expected = format!("deadline_ms is {ms}, but must be from 0.001 to 3600000");
+            let error = other(&HEADER.replace("50", ms));
+            assert!(error.ends_with(&format!("type 0: {expected}")), "{error}");
+            let error = text(&good.replace('}', &format!(",\"deadline_ms\":{ms}}}")));
+            assert!(error.ends_with(&expected), "{error}");
+        }
         assert!(other(&HEADER.replace("\"b\"", "\"a\"")).contains("two types have the name"));
     }
 }

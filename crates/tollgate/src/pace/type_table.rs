@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use ::pace::{DEFAULT_GOAL, TaskRule, TaskRules};
+use ::pace::{DEFAULT_GOAL, TaskRule, TaskRules, is_same_program};
 use kernel::pace::TypeKey;
 use kernel::wire;
 
+use super::fnv::fnv_1a;
 use super::rules::descriptor_name;
 use super::trace_file::TraceType;
 
@@ -63,10 +64,7 @@ impl TypeTable {
         }
         let program = wire::text(&record.program);
         let one = if record.type_id != 0 {
-            let known = self.names.get(&(program.clone(), record.type_id));
-            let known = known.filter(|name| !name.is_empty());
-            let name = known.cloned().unwrap_or_else(|| format!("type {:#x}", record.type_id));
-            self.program_type(&program, &name)
+            self.program_type(&program, &self.name(&program, record.type_id))
         } else {
             let rule = self.rules.rules.get(usize::from(record.rule));
             TraceType {
@@ -78,6 +76,15 @@ impl TypeTable {
         self.types.push(one);
         self.kinds.insert(key, self.types.len() - 1);
         self.types.len() - 1
+    }
+
+    /// The name of a type. A program that had named it before it was attached does not name it
+    /// again. Then the file of rules may have the name.
+    fn name(&self, program: &str, id: u64) -> String {
+        let known = self.names.get(&(program.to_owned(), id)).filter(|name| !name.is_empty());
+        let of_rules =
+            || self.rules.types.iter().map(|one| &one.name).find(|name| type_id(name) == id);
+        known.or_else(of_rules).cloned().unwrap_or_else(|| format!("type {id:#x}"))
     }
 
     /// A type that a program has named.
@@ -95,6 +102,11 @@ impl TypeTable {
 /// Whether a program has begun a task, and has ended or executed another program without ending it.
 pub fn is_abandoned(record: &wire::pace_record) -> bool {
     record.type_id != 0 && record.end == wire::PACE_END_EXIT
+}
+
+/// The ID by which libtollgate names a type (`crates/libtollgate/src/pace.rs`). 0 is no type.
+fn type_id(name: &str) -> u64 {
+    fnv_1a(name).max(1)
 }
 
 /// The type of tasks that a program begins itself. The gate fills in only what is here.
@@ -125,12 +137,6 @@ fn detail(record: &wire::pace_record) -> String {
     }
 }
 
-/// Whether a whole name is the one of the kernel side, which is cut.
-fn is_same_program(whole: &str, cut: &str) -> bool {
-    let kept = wire::PACE_PROGRAM_LEN as usize - 1;
-    whole.bytes().take(kept).eq(cut.bytes())
-}
-
 #[cfg(test)]
 mod tests {
     use zerocopy::FromZeros as _;
@@ -158,5 +164,21 @@ mod tests {
         named.type_id = 8;
         assert_eq!(table.name_type(&named), Some(1));
         assert_eq!(table.types()[1].deadline_ms, 20.0);
+    }
+
+    /// The program had named its types before it was attached.
+    #[test]
+    fn types_of_running_programs_have_the_names_of_the_rules() {
+        let rules = "[[type]]\nname = \"frame\"\ndeadline-ms = 16.7\n";
+        let mut table = TypeTable::new(::pace::parse_task_rules(rules).unwrap());
+        let mut task = wire::pace_record::new_zeroed();
+        // What libtollgate has made of "frame", and another type.
+        for id in [0xd8d4_3356_28b3_5226, 7] {
+            task.type_id = id;
+            table.kind(&task);
+        }
+        let types: Vec<_> =
+            table.types().iter().map(|one| (one.name.as_str(), one.deadline_ms)).collect();
+        assert_eq!(types, [(": frame", 16.7), (": type 0x7", 50.0)]);
     }
 }

@@ -29,7 +29,7 @@ pub fn watch(arguments: &WatchArguments) -> Result<ExitCode> {
         _ => level_set::find_all(&arguments.levels)?,
     };
     let (sets, summary) = compared(named)?;
-    let trace = arguments.trace.as_ref().map(|path| Output::open(Some(path), Output::Stdout));
+    let trace = arguments.trace.as_ref().map(|path| Output::at(path, "the trace"));
     let is_trace_lost = Rc::new(Cell::new(false));
     let outcome = WatchOutcome {
         sets,

@@ -56,9 +56,9 @@ impl WatchOutcome {
         }
         if recorded.not_kept > 0 {
             notes.push(format!(
-                "{} further tasks are not in the report, because it has room for {}",
-                recorded.not_kept,
-                recorded.tasks.len()
+                "tasks that are not in the report, because it has room for {}: {}",
+                count(recorded.tasks.len() as u64),
+                count(recorded.not_kept as u64)
             ));
         }
         notes.extend(recorded.waits_note());

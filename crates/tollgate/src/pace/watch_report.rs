@@ -103,7 +103,7 @@ impl Section for WatchReport {
         self.observed_text(out, layout);
         if let Some(simulation) = &self.simulation {
             out.push('\n');
-            *out += &simulation_text(simulation);
+            *out += &simulation_text(simulation, layout.top);
         }
     }
 

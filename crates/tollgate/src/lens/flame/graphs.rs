@@ -60,7 +60,7 @@ pub struct FlameRequest {
 impl FlameRequest {
     /// Fails if the file cannot be written.
     pub fn new(time: FlameTime, path: &Path) -> Result<Self> {
-        let output = Output::open(Some(path), Output::Stdout)?;
+        let output = Output::at(path, "the flame graph")?;
         Ok(Self { time, path: path.to_owned(), output })
     }
 

@@ -1,4 +1,5 @@
-//! The exact optimum, with which the rules are compared.
+//! The least energy without a change of the level within a step of the curve, with which the rules
+//! are compared.
 
 use crate::curve::WorkCurve;
 use crate::levels::Levels;
@@ -6,8 +7,9 @@ use crate::schedule::Goal;
 
 /// Returns the least expected energy with one level for each step of the curve up to the
 /// pre-deadline cycles, and the fastest level after them. Returns `None` if the pre-deadline cycles
-/// cannot be done by the deadline. This is dynamic programming over the steps, which keeps each
-/// pair of time and energy unless another pair is better in both. The number of pairs can grow
+/// cannot be done by the deadline. Schedules that change the level within a step may need less.
+/// This is dynamic programming over the steps, which keeps each pair of time and energy unless
+/// another pair is better in both. The number of pairs can grow
 /// exponentially, so this is for curves of a dozen steps.
 pub fn least_energy(levels: &Levels, curve: &WorkCurve, goal: Goal) -> Option<f64> {
     let all = levels.worthwhile();
