@@ -67,8 +67,8 @@ fn threads_children_and_programs_have_their_own() {
 #[test]
 fn records_outlast_other_runs() {
     std::thread::scope(|scope| {
-        for _ in 0..3 {
-            scope.spawn(|| (0..8).for_each(|_| check("", "in-band-sleeps")));
+        for _ in 0..4 {
+            scope.spawn(|| (0..6).for_each(|_| check("", "in-band-inherit")));
         }
     });
 }
