@@ -21,8 +21,13 @@ static __always_inline bool on_sys_enter(struct thread_state *thread, struct pt_
 		thread->until_exec = 0;
 	}
 	if ((config.enabled & LENS) && unlikely(thread->in_call) &&
-	    thread->generation == config.generation && thread->in_call != BEFORE_CALL)
-		lens_abandon(thread);
+	    thread->in_call != BEFORE_CALL) {
+		/* A generation without a lens need not have noted the end of a call. */
+		if (thread->generation == config.generation)
+			lens_abandon(thread);
+		else
+			lens_reset_call(thread);
+	}
 	thread->generation = config.generation;
 	if (!(config.enabled & NEEDS_CALL_INDEX)) {
 		thread->in_call = IN_UNKNOWN_CALL;

@@ -361,9 +361,7 @@ static __always_inline void attach_task(struct task_struct *task, u32 index,
 		row_add_thread(row);
 		thread->generation = 0;
 		thread->in_call = 0;
-		thread->lens.is_off_cpu = 0;
-		thread->lens.off_ns = 0;
-		lens_cold_of(thread)->waits_since_ns = 0;
+		lens_reset_call(thread);
 	} else {
 		call_leave_row(thread, task);
 	}

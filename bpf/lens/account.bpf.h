@@ -362,19 +362,23 @@ static __always_inline void lens_return_outside(struct switching *at)
 }
 
 /*
- * A session takes over a thread without a lens, which is not the current one. If the thread runs,
- * its call may just be ending; a short call may then count, without a time.
+ * A session takes over a thread without a lens, which is not the current one. Without a lens, the
+ * gate need not have noted the end of a call, so the thread's registers decide. Only the thread
+ * itself may change its state while it runs: if it is in a call then, the call counts, and its time
+ * begins when the thread first leaves the processor.
  */
 static __always_inline void lens_note_unseen_call(struct thread_state *thread,
 						  struct task_struct *task)
 {
 	if (!(config.enabled & LENS))
 		return;
-	if (thread->in_call == IN_CALL && !task->on_cpu)
+	lens_reset_call(thread);
+	if (task->on_cpu)
+		return;
+	if (thread->in_call >= IN_CALL && lens_has_call(task))
 		thread->in_call = IN_CALL_BEFORE_LENS;
-	thread->lens.entered_ns = 0;
-	thread->lens.off_ns = 0;
-	thread->lens.is_off_cpu = 0;
+	else
+		thread->in_call = NOT_IN_CALL;
 }
 
 /*

@@ -199,14 +199,14 @@ static __always_inline void lens_sys_exit(struct crossing *at)
 	struct cell *cell;
 
 	if (unlikely(at->state != IN_CALL)) {
-		/* The slow call that is reported next is another one. */
-		thread->lens.has_long_sleep = 0;
 		row = at->state == IN_OUTER_CALL ? lens_end_outer_call(thread->slot) : 0;
 		if (!row) {
 			if (at->state == IN_CALL_BEFORE_LENS)
 				lens_add_current_life(thread->slot, ACCOUNT_UNFINISHED);
 			goto uncounted;
 		}
+		/* It is not reported as a slow call, and its sleep is not that of the next one. */
+		thread->lens.has_long_sleep = 0;
 	}
 	cell = cell_of(thread, row, call, &entry);
 	if (!cell)
@@ -234,10 +234,7 @@ static __always_inline void lens_sys_exit(struct crossing *at)
 	return;
 
 uncounted:
-	thread->lens.off_ns = 0;
-	thread->lens.is_off_cpu = 0;
-	thread->lens.has_site = 0;
-	thread->lens.has_long_sleep = 0;
+	lens_reset_call(thread);
 	if (in_band_is_on(thread))
 		in_band_drop(thread->slot, true);
 }
@@ -285,10 +282,7 @@ static __always_inline void lens_sys_exit_denied(struct crossing *at)
 static __always_inline void lens_abandon(struct thread_state *thread)
 {
 	count_loss(thread->session, LOSS_EXITS);
-	thread->lens.off_ns = 0;
-	thread->lens.is_off_cpu = 0;
-	thread->lens.has_site = 0;
-	lens_cold_of(thread)->waits_since_ns = 0;
+	lens_reset_call(thread);
 	if (in_band_is_on(thread))
 		in_band_drop(thread->slot, true);
 }
@@ -365,7 +359,8 @@ static __always_inline void lens_switch_out(struct switching *at)
 		return;
 	now = switch_ns(at);
 	lens_reconcile_switch(thread, task, at->cpu, now);
-	if (!thread->in_call && !lens_begins_to_wait(at)) {
+	if (unlikely(thread->in_call == IN_CALL_BEFORE_LENS) ||
+	    (!thread->in_call && !lens_begins_to_wait(at))) {
 		lens_leave_outside(at);
 		return;
 	}

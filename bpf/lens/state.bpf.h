@@ -24,6 +24,17 @@ static __always_inline struct lens_cold *lens_cold_of(struct thread_state *threa
 	return &lens_threads[thread->slot & (THREADS - 1)];
 }
 
+/* What an earlier call or wait has left does not belong to the thread's next call. */
+static __always_inline void lens_reset_call(struct thread_state *thread)
+{
+	thread->lens.entered_ns = 0;
+	thread->lens.off_ns = 0;
+	thread->lens.is_off_cpu = 0;
+	thread->lens.has_site = 0;
+	thread->lens.has_long_sleep = 0;
+	lens_cold_of(thread)->waits_since_ns = 0;
+}
+
 /* The slot gets a thread. */
 static __always_inline void lens_new_thread(u32 slot)
 {

@@ -72,7 +72,10 @@ __noinline int lens_trace_call(u32 slot, s64 result, u64 now)
 	return 0;
 }
 
-/* With LENS_WHY: what has ended the latest sleep of a thread, whose wait is recorded next. */
+/*
+ * With LENS_WHY: records what has ended the latest sleep of a thread. The record of the wait
+ * follows.
+ */
 __noinline int lens_trace_waker(u32 slot, u64 returned)
 {
 	struct thread_state *thread = thread_at(slot);
@@ -86,6 +89,7 @@ __noinline int lens_trace_waker(u32 slot, u64 returned)
 		return 0;
 	record->type = TRACE_WAKER;
 	record->pid = thread->visible_pid;
+	record->left_ns = thread->lens_switch.switched_out_ns;
 	record->woken_ns = why->woken_ns;
 	record->waker = why->latest.waker;
 	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);

@@ -43,7 +43,9 @@ struct trace_wait {
 struct trace_waker {
 	__u32 type;
 	__u32 pid;
-	/* Only if `waker` is known. */
+	/* As in the record of the wait. */
+	__u64 left_ns;
+	/* It is valid only if `waker` is known. */
 	__u64 woken_ns;
 	struct why_party waker;
 };

@@ -14,8 +14,8 @@ use kernel::session::SessionOptions;
 use kernel::{extensions, precall, wire};
 
 /// All but the mechanisms of pre-call holds, which depend on the kernel. A test that needs more
-/// loads a generation of its own. If it kills the process that holds it, before others hold it, the
-/// tests beside it lose calls.
+/// loads a generation of its own. If such a test kills the holder of its generation before other
+/// processes hold it, the tests beside it lose calls.
 const EVERYTHING: u32 = (wire::AWAITS_BEGIN - 1) & !(wire::GUARD_LSM | wire::GUARD_CGROUP);
 
 /// How often a process that holds the gate tends it (`Gate::tend`).

@@ -67,7 +67,7 @@ fn is_single(mask: &u32) -> bool {
 
 /// The smallest gates and the largest one. An emulated machine needs some ten seconds for each.
 #[test]
-fn each_extension_and_all_together_load() {
+fn single_extensions_and_all_together_load() {
     load(subsets().filter(is_single).chain([everything()]));
 }
 

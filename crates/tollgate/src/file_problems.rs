@@ -22,7 +22,8 @@ pub fn error(source: &SourceFile, problems: &[Problem]) -> anyhow::Error {
         .collect();
     let more = match problems.len().saturating_sub(MAX_SHOWN) {
         0 => String::new(),
-        more => format!("not shown: {}\n", number_of(more, "more problem")),
+        1 => "1 more problem is not shown\n".to_owned(),
+        more => format!("{more} more problems are not shown\n"),
     };
     let all = number_of(problems.len(), "problem");
     anyhow!("{} has {all}:\n{excerpts}{more}", printable(&source.name))

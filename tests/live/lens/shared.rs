@@ -166,7 +166,7 @@ fn call_counts_in_the_watch_in_which_it_began() {
     assert!(account.calls_ns > account.lifetime_ns * 9 / 10, "{account:?}");
 }
 
-/// They use all rows of the gate, or load generations of their own.
+/// These tests use all rows of the gate, or load generations of their own.
 mod alone {
     use std::fs;
     use std::path::Path;

@@ -2,8 +2,8 @@
 
 use crate::harness::side_effects::{ANYWHERE, SideEffect, UnseenProgram, WITH_LSM};
 
-/// Those of [`WITH_LSM`] that stand for the others in the portable set: a call for each hook of the
-/// same shape.
+/// Those of [`WITH_LSM`] that stand for the others in the portable set: one call for each shape of
+/// a hook.
 const PORTABLE: [&str; 8] =
     ["execve", "create", "rename", "unlink-i386", "mmap", "kill-group", "setuid", "bpf"];
 

@@ -11,7 +11,7 @@ pub fn message(error: &Error) -> String {
     let position = format!(" at line {} column {}", error.line(), error.column());
     let message = error.to_string().replace(&position, "");
     match error.classify() {
-        Category::Eof => "the line ends too early".into(),
+        Category::Eof => "the text ends too early".into(),
         Category::Syntax if message != OUT_OF_RANGE => "not JSON".into(),
         _ => [("u64", "whole number from 0"), ("usize", "whole number from 0"), ("f64", "number")]
             .iter()
@@ -44,7 +44,7 @@ mod tests {
             assert_eq!(of::<serde_json::Value>(text).0, "not JSON", "{text}");
         }
         for text in ["", "[1", "\"a", "{\"a\":"] {
-            assert_eq!(of::<serde_json::Value>(text).0, "the line ends too early", "{text}");
+            assert_eq!(of::<serde_json::Value>(text).0, "the text ends too early", "{text}");
         }
         assert_eq!(of::<f64>("1e999").0, OUT_OF_RANGE);
         for (found, number) in [

@@ -149,7 +149,9 @@ impl Extension for PacingInSession {
         let (ended, unended) = self.tasks.at_end();
         // No task needs a schedule any more.
         ended.iter().for_each(|task| drop(self.learn(task)));
-        notes.extend(self.save().err().map(|error| format!("{error:#}")));
+        let failure = self.save().err().map(|error| format!("{error:#}"));
+        // The session has noted a failure to save before.
+        notes.extend(failure.filter(|failure| !notes.contains(failure)));
         self.unfinished = unended.unfinished;
         self.abandoned += unended.abandoned;
         let unplanned = self.paced.iter().filter(|paced| paced.has_no_room).count();

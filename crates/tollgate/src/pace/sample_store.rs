@@ -186,7 +186,7 @@ mod tests {
         assert!(store.load("t").is_empty());
         let error_of = || format!("{:#}", read(&store.path("t")).unwrap_err());
         let error = error_of();
-        let expected = ".json:1:1: not the samples of a type: the line ends too early";
+        let expected = ".json:1:1: not the samples of a type: the text ends too early";
         assert!(error.ends_with(expected), "{error}");
         let stored = r#"{"schema":"tollgate.pace.type/1","name":"t","cycles":["a"]}"#;
         fs::write(store.path("t"), stored).unwrap();

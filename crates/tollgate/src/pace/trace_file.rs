@@ -280,7 +280,7 @@ mod tests {
         let good = line(0, "1", "1");
         assert_eq!(text(""), "t has no task");
         assert_eq!(text(&format!("{good}\nx")), "t:3:1: not a task: not JSON");
-        assert_eq!(text(&good[..9]), "t:2:9: not a task: the line ends too early");
+        assert_eq!(text(&good[..9]), "t:2:9: not a task: the text ends too early");
         assert_eq!(
             text(&good.replace('0', "\"a\"")),
             "t:2:11: not a task: invalid type: string \"a\", expected a whole number from 0"

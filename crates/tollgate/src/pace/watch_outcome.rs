@@ -56,7 +56,7 @@ impl WatchOutcome {
         }
         if recorded.not_kept > 0 {
             notes.push(format!(
-                "tasks that are not in the report, because it has room for {}: {}",
+                "the report has room for {} tasks; tasks that are not in it: {}",
                 count(recorded.tasks.len() as u64),
                 count(recorded.not_kept as u64)
             ));

@@ -49,6 +49,8 @@ pub struct ClockMoment {
 
 /// What has woken a thread.
 pub struct Waker {
+    /// When the wait began that it has ended.
+    pub left_ns: u64,
     pub woken_ns: u64,
     /// What it is, in words.
     pub text: String,
@@ -137,7 +139,8 @@ impl Encoder {
     pub fn add_wait(&mut self, wait: &wire::trace_wait, site: Option<&str>) {
         let name = site.map_or_else(|| "blocked".into(), |site| format!("blocked in {site}"));
         let wire::trace_wait { left_ns, ready_ns, returned_ns, .. } = *wait;
-        let waker = self.wakers.remove(&wait.pid);
+        // The record of an earlier wait may be lost.
+        let waker = self.wakers.remove(&wait.pid).filter(|waker| waker.left_ns == left_ns);
         let pending = PendingWait { left_ns, ready_ns, returned_ns, name, waker };
         self.waits.entry(wait.pid).or_default().push(pending);
     }
@@ -405,7 +408,8 @@ mod tests {
 
     #[test]
     fn arrows_lead_from_wakers() {
-        let waker = |woken_ns, tid: Option<u32>| Waker {
+        let waker = |left_ns, woken_ns, tid: Option<u32>| Waker {
+            left_ns,
             woken_ns,
             text: "its waker".into(),
             thread: tid.map(|tid| WakerThread {
@@ -417,12 +421,15 @@ mod tests {
         };
         let mut encoder = Encoder::new(ClockMoment { monotonic: 1, boot: 2, real: 3 });
         // By the scheduler's clock, the thread was ready before it was woken.
-        encoder.add_waker(8, waker(151, Some(4)));
+        encoder.add_waker(8, waker(110, 151, Some(4)));
         encoder.add_wait(&wait(110, 150, 170), Some("pipe_read"));
-        encoder.add_waker(8, waker(175, Some(4)));
+        encoder.add_waker(8, waker(172, 175, Some(4)));
         encoder.add_wait(&wait(172, 180, 180), None);
-        encoder.add_waker(8, waker(185, None));
+        encoder.add_waker(8, waker(182, 185, None));
         encoder.add_wait(&wait(182, 186, 187), None);
+        // The record of the wait that began at 188 is lost.
+        encoder.add_waker(8, waker(188, 189, Some(4)));
+        encoder.add_wait(&wait(190, 191, 192), None);
         encoder.add_call(&call(8, "read", 100, 200));
         let bytes = encoder.take();
         let (from, to) = (thread_track(4), thread_track(8));

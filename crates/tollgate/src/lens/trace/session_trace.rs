@@ -71,13 +71,15 @@ fn waker_of(record: &wire::trace_waker) -> Option<Waker> {
         return None;
     }
     let text = why_text::party(&party);
-    let thread = party.pid.zip(party.tid).map(|(pid, tid)| WakerThread {
+    // A thread outside of the session's PID namespace has no number in it.
+    let numbers = party.pid.zip(party.tid).filter(|(_, tid)| *tid != 0);
+    let thread = numbers.map(|(pid, tid)| WakerThread {
         pid,
         tid,
         name: if party.thread.is_empty() { party.program.clone() } else { party.thread },
         program: party.program,
     });
-    Some(Waker { woken_ns: record.woken_ns, text, thread })
+    Some(Waker { left_ns: record.left_ns, woken_ns: record.woken_ns, text, thread })
 }
 
 impl SessionTrace {
