@@ -9,6 +9,8 @@ use std::ffi::CStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use control::task_type_id;
+
 // bpf/wire/pace.h, PACE_MAGIC and enum pace_operation.
 const MAGIC: u64 = 0x544f_4c4c_5041_4345;
 const BEGIN: u64 = 1;
@@ -56,7 +58,7 @@ impl TaskType {
     /// differ there are one type.
     pub fn new(name: &CStr) -> Self {
         let bytes = name.to_bytes();
-        let id = hash(&bytes[..bytes.len().min(NAME_BYTES)]);
+        let id = task_type_id(&bytes[..bytes.len().min(NAME_BYTES)]);
         request(NAME_TYPE, id, name.as_ptr().addr() as u64, 0);
         Self(id)
     }
@@ -114,24 +116,9 @@ impl Task {
     }
 }
 
-/// The FNV-1a hash (Fowler, Noll and Vo) of 64 bits. It is never 0, because 0 stands for no type.
-fn hash(bytes: &[u8]) -> u64 {
-    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    hash.max(1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// From the authors' test vectors.
-    #[test]
-    fn hash_is_fnv_1a() {
-        assert_eq!(hash(b""), 0xcbf2_9ce4_8422_2325);
-        assert_eq!(hash(b"foobar"), 0x8594_4171_f739_67e8);
-    }
 
     #[test]
     fn the_rest_of_a_long_name_is_not_used() {

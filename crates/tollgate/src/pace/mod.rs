@@ -7,7 +7,6 @@ mod arms;
 mod comparison;
 mod domain_speed;
 mod estimator_chooser;
-mod fnv;
 mod json_error;
 mod learned_type;
 mod level_set;

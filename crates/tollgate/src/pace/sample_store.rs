@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use ::pace::MAX_SAMPLES;
 use anyhow::{Context as _, Result, anyhow, bail};
+use control::fnv_1a;
 use serde::{Deserialize, Serialize};
 
-use super::fnv::fnv_1a;
 use super::json_error;
 use crate::durable_file;
 use crate::format::shown_path;
@@ -123,7 +123,7 @@ impl SampleStore {
     /// The file of a type. Its name is a hash (FNV-1a) of the type's name, which may have any
     /// characters.
     fn path(&self, name: &str) -> PathBuf {
-        self.folder.join(format!("{:016x}.{SUFFIX}", fnv_1a(name)))
+        self.folder.join(format!("{:016x}.{SUFFIX}", fnv_1a(name.as_bytes())))
     }
 }
 

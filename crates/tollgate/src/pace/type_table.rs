@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use ::pace::{DEFAULT_GOAL, TaskRule, TaskRules, is_same_program};
+use control::task_type_id;
 use kernel::pace::TypeKey;
 use kernel::wire;
 
-use super::fnv::fnv_1a;
 use super::rules::descriptor_name;
 use super::trace_file::TraceType;
 
@@ -82,8 +82,8 @@ impl TypeTable {
     /// again. Then the file of rules may have the name.
     fn name(&self, program: &str, id: u64) -> String {
         let known = self.names.get(&(program.to_owned(), id)).filter(|name| !name.is_empty());
-        let of_rules =
-            || self.rules.types.iter().map(|one| &one.name).find(|name| type_id(name) == id);
+        let is_its = |name: &&String| task_type_id(name.as_bytes()) == id;
+        let of_rules = || self.rules.types.iter().map(|one| &one.name).find(is_its);
         known.or_else(of_rules).cloned().unwrap_or_else(|| format!("type {id:#x}"))
     }
 
@@ -102,11 +102,6 @@ impl TypeTable {
 /// Whether a program has begun a task, and has ended or executed another program without ending it.
 pub fn is_abandoned(record: &wire::pace_record) -> bool {
     record.type_id != 0 && record.end == wire::PACE_END_EXIT
-}
-
-/// The ID by which libtollgate names a type (`crates/libtollgate/src/pace.rs`). 0 is no type.
-fn type_id(name: &str) -> u64 {
-    fnv_1a(name).max(1)
 }
 
 /// The type of tasks that a program begins itself. The gate fills in only what is here.
