@@ -47,11 +47,11 @@ fn check_targets(runs: u64, tasks: u64) {
         // The workload has seen the same.
         let (met, at_speed) = printed(&ran);
         let found = kind["missed"].as_u64().expect("a number");
-        println!("{found} of {tasks} missed, at speeds {at_speed:?}: {pacing}");
-        // Its measurement includes its own calls, so it counts a few more late tasks: at most one
-        // in a hundred, and one that ends at the deadline.
+        // The two clocks are read some calls apart, so a task that ends just at the deadline may be
+        // late by one of them only. In 900 tasks there was none.
         let late = tasks - met;
-        assert!(found <= late && late - found <= tasks / 100 + 1, "{met} met, {found} missed");
+        println!("{found} of {tasks} missed, {late} late, at speeds {at_speed:?}: {pacing}");
+        assert!(found.abs_diff(late) <= 1 + tasks / 1000, "{met} met, {found} missed");
         // Much of the work was done at lower speeds, as the register showed.
         assert!(at_speed[0] < at_speed.iter().sum::<u64>() / 4 * 3, "{at_speed:?}: {pacing}");
         let mhz = kind["mean_mhz"].as_f64().expect("a speed");
