@@ -284,13 +284,13 @@ static __always_inline void task_executed(struct task_struct *task, u32 old_pid,
 static __always_inline void resolve_call(struct thread_state *thread, struct task_struct *task)
 {
 	struct pt_regs *regs = (void *)bpf_task_pt_regs(task);
+	u32 word = call_word(thread);
 	s32 id;
 
-	if (thread->in_call != IN_UNKNOWN_CALL || !(config.enabled & NEEDS_CALL_INDEX))
+	if (state_in_call_word(word) != IN_UNKNOWN_CALL || !(config.enabled & NEEDS_CALL_INDEX))
 		return;
 	id = regs->orig_ax;
-	thread->call = call_index(task, id);
-	thread->in_call = id < 0 ? NOT_IN_CALL : IN_CALL;
+	replace_call(thread, word, call_index(task, id), id < 0 ? NOT_IN_CALL : IN_CALL);
 }
 
 /*
@@ -315,7 +315,7 @@ static __always_inline void attach_task(struct task_struct *task, u32 index,
 {
 	struct thread_state *thread;
 	bool is_member, is_free;
-	u32 slot, row;
+	u32 slot, row, word;
 
 	slot = slot_of(task);
 	if (!slot) {
@@ -359,8 +359,9 @@ static __always_inline void attach_task(struct task_struct *task, u32 index,
 	if (is_free) {
 		leave_row(thread);
 		row_add_thread(row);
+		word = call_word(thread);
 		thread->generation = 0;
-		thread->in_call = 0;
+		replace_call(thread, word, word, NOT_IN_CALL);
 		lens_reset_call(thread);
 	} else {
 		call_leave_row(thread, task);

@@ -32,6 +32,36 @@ _Static_assert(__builtin_offsetof(struct thread_state, guard) == CACHE_LINE &&
 	       "a thread's state is not one cache line for calls and another one for the rest");
 _Static_assert(THREADS <= 1 << 16, "`thread_state.slot` has 16 bits");
 
+/* `call`, `in_call` and `until_exec` of struct thread_state are one word. */
+#define IN_CALL_SHIFT 16
+_Static_assert(__builtin_offsetof(struct thread_state, call) % sizeof(u32) == 0 &&
+		       __builtin_offsetof(struct thread_state, in_call) ==
+			       __builtin_offsetof(struct thread_state, call) + sizeof(u16),
+	       "the call of a thread and its state are not in one word");
+
+/*
+ * The call of a thread, and its state, as one word. Another processor needs it to change the state
+ * of a thread that may run meanwhile.
+ */
+static __always_inline u32 call_word(struct thread_state *thread)
+{
+	return READ_ONCE(*(u32 *)&thread->call);
+}
+
+static __always_inline u32 state_in_call_word(u32 word)
+{
+	return (u8)(word >> IN_CALL_SHIFT);
+}
+
+/* Replaces the call and its state, unless the thread itself has changed them since. */
+static __always_inline void replace_call(struct thread_state *thread, u32 word, u16 call, u8 state)
+{
+	u32 changed = word & ~(0xffffff);
+
+	changed |= state << IN_CALL_SHIFT | call;
+	__sync_val_compare_and_swap((u32 *)&thread->call, word, changed);
+}
+
 FREE_LIST(free_threads, THREADS);
 
 /* Threads are found by the low bits of their number. */

@@ -370,15 +370,17 @@ static __always_inline void lens_return_outside(struct switching *at)
 static __always_inline void lens_note_unseen_call(struct thread_state *thread,
 						  struct task_struct *task)
 {
+	bool is_in_call;
+	u32 word;
+
 	if (!(config.enabled & LENS))
 		return;
 	lens_reset_call(thread);
 	if (task->on_cpu)
 		return;
-	if (thread->in_call >= IN_CALL && lens_has_call(task))
-		thread->in_call = IN_CALL_BEFORE_LENS;
-	else
-		thread->in_call = NOT_IN_CALL;
+	word = call_word(thread);
+	is_in_call = state_in_call_word(word) >= IN_CALL && lens_has_call(task);
+	replace_call(thread, word, word, is_in_call ? IN_CALL_BEFORE_LENS : NOT_IN_CALL);
 }
 
 /*
@@ -389,6 +391,7 @@ static __noinline int lens_leave_row(struct thread_state *thread, struct task_st
 {
 	struct lens_life *life = lens_life_of(thread);
 	u64 now = bpf_ktime_get_ns();
+	u32 word;
 
 	if (life->left_ns && !task->on_cpu && life->left_runs == task->sched_info.pcount)
 		lens_add_outside(thread, life, now - life->left_ns,
@@ -398,9 +401,10 @@ static __noinline int lens_leave_row(struct thread_state *thread, struct task_st
 	if (thread->in_call == IN_OUTER_CALL)
 		lens_add_outer_call(thread, task, now);
 	lens_add_life(thread, task, ACCOUNT_LIFE, now, 0);
-	if (thread->in_call == IN_CALL) {
+	word = call_word(thread);
+	if (state_in_call_word(word) == IN_CALL) {
 		life->outer_row = thread->row;
-		thread->in_call = IN_OUTER_CALL;
+		replace_call(thread, word, word, IN_OUTER_CALL);
 	}
 	return 0;
 }
