@@ -334,6 +334,7 @@ struct signal_struct {
 
 struct rq {
 	unsigned int nr_running;
+	u64 clock;
 };
 
 struct cfs_rq {

@@ -76,15 +76,22 @@ struct pace_search_workers {
 
 static long pace_add_if_worker(u32 cpu, struct pace_search_workers *search)
 {
+	struct cpu_state *running = &cpus[cpu & (CPUS - 1)];
 	struct pace_cpu *at = pace_cpu_at(cpu);
-	struct pace_thread *of = pace_of(READ_ONCE(at->slot));
+	u32 slot = READ_ONCE(at->slot) ?: READ_ONCE(running->slot);
+	struct pace_thread *of = pace_of(slot);
 	u32 entry = of->task, number = of->number, i;
 	struct pace_task *task;
 	struct pace_work work;
+	u64 since;
 
 	for (i = 0; i < PACE_NESTED; i++) {
 		if (entry == search->entry && number == search->number) {
-			work = pace_work(at, READ_ONCE(of->charged_ns), search->now);
+			since = READ_ONCE(of->charged_ns);
+			if (!since)
+				since = pace_uncharged_since(of, (void *)thread_at(slot)->task,
+							     running);
+			work = pace_work(at, since, search->now);
 			search->work.ns += work.ns;
 			search->work.cycles += work.cycles;
 			search->work.energy_pj += work.energy_pj;

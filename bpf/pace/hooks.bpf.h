@@ -247,8 +247,11 @@ static __always_inline void pace_switch_in(struct switching *at)
 
 	if (unlikely(!cpu->queue))
 		cpu->queue = (u64)at->task->se.cfs_rq->rq;
-	if (unlikely(pace_of(at->thread->slot)->task))
+	if (unlikely(pace_of(at->thread->slot)->task)) {
+		/* The scheduler has just updated its clock. */
+		at->cpu->clock_offset = switch_ns(at) - at->task->se.cfs_rq->rq->clock;
 		pace_switched_in(at->thread->slot, switch_ns(at));
+	}
 }
 
 /* The thread works on the task of the thread that has created it. */

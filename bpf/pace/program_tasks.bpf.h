@@ -97,7 +97,7 @@ static __always_inline void pace_name_type(struct thread_state *thread, u64 type
 {
 	struct pace_thread *of = pace_of(thread->slot);
 	struct pace_type_record *record =
-		reserve_record(of->session, sizeof(*record), LOSS_PACE_RECORDS);
+		reserve_record(of->session, sizeof(*record), LOSS_PACE_TYPE_NAMES);
 
 	if (!record)
 		return;

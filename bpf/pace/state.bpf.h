@@ -102,9 +102,21 @@ struct pace_work {
 };
 
 /*
- * The work of a thread on a processor from `since` to `now`. `since` is 0 if the thread joined its
- * task while it was running, or if its switch in was not reported.
+ * Since when a thread has work that is not charged, if `charged_ns` does not say so: it joined its
+ * task while it was running, or its switch in was not reported (docs/decisions/0001-gate.md). 0: it
+ * is not known.
  */
+static __always_inline u64 pace_uncharged_since(struct pace_thread *of, struct task_struct *task,
+						struct cpu_state *cpu)
+{
+	u64 arrived = BPF_CORE_READ(task, sched_info.last_arrival) + cpu->clock_offset;
+
+	if (!cpu->clock_offset)
+		return 0;
+	return arrived > of->woken_ns ? arrived : of->woken_ns;
+}
+
+/* The work of a thread on a processor from `since` to `now`. `since` is 0 if it is not known. */
 static __always_inline struct pace_work pace_work(struct pace_cpu *at, u64 since, u64 now)
 {
 	struct pace_work work = {};
@@ -150,6 +162,8 @@ static __always_inline struct pace_work pace_take_work(struct pace_thread *of, u
 		since = READ_ONCE(of->charged_ns);
 		WRITE_ONCE(of->charged_ns, now);
 	}
+	if (unlikely(!since))
+		since = pace_uncharged_since(of, bpf_get_current_task_btf(), this_cpu());
 	return pace_work(at, since, now);
 }
 

@@ -390,6 +390,7 @@ struct pace_type_record {
 #define PACE_LOSSES(X)                                                                             \
 	X(PACE_TASKS_FULL, SESSION, "tasks with deadlines not followed (table full)")              \
 	X(PACE_RECORDS, SESSION, "tasks with deadlines not reported (buffer full)")                \
+	X(PACE_TYPE_NAMES, SESSION, "names of types of tasks not reported (buffer full)")          \
 	X(PACE_OTHER_SESSION, SESSION,                                                             \
 	  "threads whose tasks with deadlines another session follows")                            \
 	X(PACE_DENIED, SESSION, "operations on tasks denied (user not in the rules)")

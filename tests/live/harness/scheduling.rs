@@ -1,4 +1,4 @@
-//! Which processor a process runs on, and which processes run before others.
+//! Which processor a process runs on, which processes run before others, and when none runs.
 
 use std::fs;
 
@@ -42,4 +42,20 @@ pub fn preemptions(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
     let line = status.lines().find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:"));
     line.and_then(|number| number.trim().parse().ok()).expect("the kernel counts them")
+}
+
+/// The time so far, in ns, in which the host ran something else than this virtual machine. The
+/// kernel shows it in ticks.
+pub fn stolen_ns() -> u64 {
+    /// The index in the first line of /proc/stat: proc(5)
+    const STEAL: usize = 8;
+    let stat = fs::read_to_string("/proc/stat").expect("/proc is mounted");
+    let ticks = stat.split_whitespace().nth(STEAL).and_then(|ticks| ticks.parse::<u64>().ok());
+    ticks.expect("a number") * tick_ns()
+}
+
+/// The length of the kernel's ticks in user space, in ns.
+pub fn tick_ns() -> u64 {
+    // SAFETY: takes a number.
+    1_000_000_000 / unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as u64
 }

@@ -10,26 +10,12 @@ use super::subject::Subject;
 use crate::harness::cgroup::TestCgroup;
 use crate::harness::job::{folder, is_in_call, kill, state, states_of, stop, threads_of, watches};
 use crate::harness::report::ThreadAccount;
+use crate::harness::scheduling::{stolen_ns, tick_ns};
 use crate::harness::{Finished, Job, Report, Running, eventually, words, workload};
 
 const MS: u64 = 1_000_000;
 /// The largest part of a lifetime that may be unaccounted.
 const UNACCOUNTED: f64 = 0.01;
-
-/// The time so far, in ns, in which the host ran something else than this virtual machine. The
-/// kernel shows it in ticks.
-fn stolen_ns() -> u64 {
-    /// The index in the first line of /proc/stat: proc(5)
-    const STEAL: usize = 8;
-    let stat = fs::read_to_string("/proc/stat").expect("/proc is mounted");
-    let ticks = stat.split_whitespace().nth(STEAL).and_then(|ticks| ticks.parse::<u64>().ok());
-    ticks.expect("a number") * tick_ns()
-}
-
-fn tick_ns() -> u64 {
-    // SAFETY: takes a number.
-    1_000_000_000 / unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as u64
-}
 
 /// The account of a report, whose parts add up to the lifetime.
 #[track_caller]
