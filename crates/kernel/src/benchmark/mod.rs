@@ -20,9 +20,16 @@ pub struct Benchmark {
     /// Whether a unit consists of calls and context switches only, so that its toll can be given as
     /// a multiple of the floor.
     pub in_floors: bool,
+    /// The maximum number of units of a batch.
+    pub max_units: u32,
     prepare: fn() -> BenchmarkFn,
     subtrahend: Option<fn() -> BenchmarkFn>,
+    before: Option<fn() -> BenchmarkFn>,
+    after: Option<fn() -> BenchmarkFn>,
 }
+
+/// A batch of this number of units takes much longer than any clock needs.
+const MAX_UNITS: u32 = 1 << 20;
 
 impl Benchmark {
     /// Opens the files and starts the threads that the benchmark needs. Returns the function that
@@ -40,8 +47,30 @@ impl Benchmark {
         self.subtrahend.map(|prepare| prepare())
     }
 
+    /// What has to be done before each batch of units, outside of its time.
+    pub fn before(&self) -> Option<BenchmarkFn> {
+        self.before.map(|prepare| prepare())
+    }
+
+    /// What has to be done after each batch of units, outside of its time.
+    pub fn after(&self) -> Option<BenchmarkFn> {
+        self.after.map(|prepare| prepare())
+    }
+
     const fn with_subtrahend(self, less: fn() -> BenchmarkFn) -> Self {
         Self { subtrahend: Some(less), ..self }
+    }
+
+    const fn with_before(self, before: fn() -> BenchmarkFn) -> Self {
+        Self { before: Some(before), ..self }
+    }
+
+    const fn with_after(self, after: fn() -> BenchmarkFn) -> Self {
+        Self { after: Some(after), ..self }
+    }
+
+    const fn with_at_most(self, max_units: u32) -> Self {
+        Self { max_units, ..self }
     }
 }
 
@@ -57,7 +86,17 @@ const fn benchmark(
     prepare: fn() -> BenchmarkFn,
     stresses: &'static str,
 ) -> Benchmark {
-    Benchmark { name, unit, stresses, in_floors, prepare, subtrahend: None }
+    Benchmark {
+        name,
+        unit,
+        stresses,
+        in_floors,
+        max_units: MAX_UNITS,
+        prepare,
+        subtrahend: None,
+        before: None,
+        after: None,
+    }
 }
 
 /// All benchmarks, in the order of reports.
@@ -104,6 +143,10 @@ pub const BENCHMARKS: &[Benchmark] = &[
         begins and ends: two calls"),
     benchmark("next-task", "task", true, tasks::next, "the same, if it ends when the next one \
         begins: one call"),
+    benchmark("task-begin", "task", true, tasks::begin, "only the beginning of a task: one call")
+        .with_after(tasks::end).with_at_most(tasks::MAX_AT_ONCE),
+    benchmark("task-end", "task", true, tasks::end, "only the end of a task: one call")
+        .with_before(tasks::begin).with_at_most(tasks::MAX_AT_ONCE),
     benchmark("schedule", "schedule", false, tasks::schedule, "no call at all: a schedule of five \
         speeds from the work of 100 tasks"),
     benchmark("fork", "process", false, processes::fork, "fork, a child that exits at once, wait"),

@@ -28,9 +28,30 @@ fn request(operation: u32, arguments: [u64; 3]) {
     }
 }
 
-/// The ID of the next task of a thread, as the library chooses it (`libtollgate`, `pace.rs`).
+/// The ID of a thread's next task after the one that has just ended, as the library chooses it
+/// (`libtollgate`, `pace.rs`).
 fn next_id(id: u64) -> u64 {
     id + (1 << 32)
+}
+
+/// The maximum number of tasks that [`begin`] may leave for [`end`]: half of the gate's table, so
+/// that there is room for others.
+pub const MAX_AT_ONCE: u32 = wire::PACE_TASKS / 2;
+
+/// The IDs of tasks of which none has ended before another one begins, as the library chooses them.
+/// They are always the same ones.
+fn ids(tasks: u32) -> impl Iterator<Item = u64> {
+    (1..=u64::from(tasks)).map(|number| number << 32 | number)
+}
+
+/// Tasks that begin, and that [`end`] ends.
+pub fn begin() -> BenchmarkFn {
+    Box::new(|units| ids(units).for_each(|id| request(wire::PACE_BEGIN, [TYPE, id, 0])))
+}
+
+/// The ends of the tasks that [`begin`] has begun.
+pub fn end() -> BenchmarkFn {
+    Box::new(|units| ids(units).for_each(|id| request(wire::PACE_END, [id, 0, 0])))
 }
 
 /// A task that begins and ends.

@@ -18,7 +18,6 @@ use stats::interval::median;
 /// the processor may later be twice as fast.
 const BATCH_NS: f64 = 60_000.0;
 const CLOCKS_PER_BATCH: f64 = 2000.0;
-const MAX_UNITS: u32 = 1 << 20;
 /// Batches are sized by the shortest of this many, because an interrupted batch takes longer. If
 /// there were only a few, all of them could be interrupted on a busy machine.
 const SIZING_BATCHES: usize = 21;
@@ -92,13 +91,24 @@ fn timing(task: &TimedBenchmark, own: &WorkerReply) -> Result<Timing> {
     let benchmark = find_benchmark(&task.benchmark)?;
     let mut work = benchmark.prepare();
     let mut less = benchmark.subtrahend();
+    let (mut before, mut after) = (benchmark.before(), benchmark.after());
+    let mut complete_batch = |units, steps| {
+        before.iter_mut().for_each(|before| before(units));
+        let times = batch(&mut work, units, steps);
+        after.iter_mut().for_each(|after| after(units));
+        times
+    };
     let units = match task.units {
-        0 => calibrate_units(|units| batch(&mut work, units, 0).0 as f64, own.clock_ns),
+        0 => calibrate_units(
+            |units| complete_batch(units, 0).0 as f64,
+            benchmark.max_units,
+            own.clock_ns,
+        ),
         units => units,
     };
     let around = own.clock_ns + own.loop_ns * f64::from(units);
     let mut one = || {
-        let (ns, injected) = batch(&mut work, units, task.spin);
+        let (ns, injected) = complete_batch(units, task.spin);
         let besides = less.as_mut().map_or(around, |less| batch(less, units, 0).0 as f64);
         ((ns as f64 - besides) / f64::from(units), injected as f64)
     };
@@ -129,7 +139,7 @@ fn batch(work: &mut BenchmarkFn, units: u32, steps: u64) -> (u64, u64) {
     (end - began, end - done)
 }
 
-fn calibrate_units(mut batch_ns: impl FnMut(u32) -> f64, clock_ns: f64) -> u32 {
+fn calibrate_units(mut batch_ns: impl FnMut(u32) -> f64, max_units: u32, clock_ns: f64) -> u32 {
     let enough_ns = BATCH_NS.max(CLOCKS_PER_BATCH * clock_ns);
     let mut is_enough = |units| {
         let mut all_ns = 0.0;
@@ -146,7 +156,7 @@ fn calibrate_units(mut batch_ns: impl FnMut(u32) -> f64, clock_ns: f64) -> u32 {
         true
     };
     let mut units = 1;
-    while units < MAX_UNITS && !is_enough(units) {
+    while units < max_units && !is_enough(units) {
         units *= 2;
     }
     units
@@ -186,9 +196,11 @@ mod tests {
             batches += 1;
             f64::from(units) * 1000.0 + if batches % 8 == 0 { 0.0 } else { BATCH_NS }
         };
-        assert_eq!(calibrate_units(timed, 20.0), 64);
+        assert_eq!(calibrate_units(timed, 1 << 20, 20.0), 64);
         // A clock reading takes a microsecond.
-        assert_eq!(calibrate_units(|units| f64::from(units) * 1000.0, 1000.0), 2048);
+        let evenly = |units: u32| f64::from(units) * 1000.0;
+        assert_eq!(calibrate_units(evenly, 1 << 20, 1000.0), 2048);
+        assert_eq!(calibrate_units(evenly, 512, 1000.0), 512);
     }
 
     #[test]
@@ -198,7 +210,7 @@ mod tests {
             batches += 1;
             f64::from(units) * SIZING_NS
         };
-        assert_eq!(calibrate_units(timed, 20.0), 1);
+        assert_eq!(calibrate_units(timed, 1 << 20, 20.0), 1);
         assert_eq!(batches, 3);
     }
 
