@@ -85,6 +85,16 @@ pub fn write_null() -> BenchmarkFn {
     })
 }
 
+pub fn poll_ready() -> BenchmarkFn {
+    let (reader, mut writer) = std::io::pipe().expect("a pipe can be made");
+    writer.write_all(&[0]).expect("a pipe has room for a byte");
+    call(move || {
+        let mut wait = libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one valid entry.
+        unsafe { libc::syscall(libc::SYS_poll, &raw mut wait, 1, -1) };
+    })
+}
+
 pub fn pread(bytes: usize) -> BenchmarkFn {
     let file = memory_file(c"tollgate-pread", &vec![1; bytes]);
     let mut buffer = vec![0u8; bytes];

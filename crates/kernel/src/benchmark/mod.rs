@@ -126,6 +126,7 @@ pub const BENCHMARKS: &[Benchmark] = &[
         cache"),
     benchmark("pread-4k", "call", true, || calls::pread(4096), "a read of 4 KiB from the page \
         cache"),
+    benchmark("poll", "call", true, calls::poll_ready, "a poll of a pipe that can be read"),
     benchmark("open-close", "pair", true, calls::open_close, "path look-up and descriptors: open \
         and close of /dev/null"),
     benchmark("unix-message", "message", true, calls::unix_message, "one byte sent and received \

@@ -6,13 +6,14 @@ use ::pace::{DEADLINE_MS, TaskRules, TraceTask};
 use kernel::wire;
 
 use super::report_format::quantile;
-use super::trace_file::{Trace, TraceType};
+use super::trace_file::{BEGIN_S, CYCLES, Trace, TraceType};
 use super::type_table::{TypeTable, is_abandoned};
 
 /// Waits within tasks are noted from this part of the deadline on.
 const NOTABLE_WAITS: f64 = 0.1;
-/// The maximum number of recorded tasks, which need some 50 MB. Further ones are only counted.
-const MAX_TASKS: usize = 1_000_000;
+/// The maximum number of recorded tasks, which need some 50 MB. Further ones are only counted, and so
+/// are those that begin later than a trace can say.
+pub const MAX_TASKS: usize = 1_000_000;
 
 /// A task that has ended.
 #[derive(Debug, Clone, Copy)]
@@ -72,11 +73,13 @@ impl Recorded {
         ))
     }
 
-    /// The tasks as a trace. It can have all deadlines of rules, but not all of programs.
+    /// The tasks as a trace. It can have all deadlines of rules, but not all of programs, nor any
+    /// amount of work.
     pub fn trace(&self) -> Trace {
         let [least, most] = [DEADLINE_MS.start(), DEADLINE_MS.end()].map(|ms| ms / 1e3);
         let tasks = self.tasks.iter().map(|RecordedTask { task, .. }| TraceTask {
             deadline: task.deadline.clamp(least, most),
+            cycles: task.cycles.min(*CYCLES.end()),
             ..*task
         });
         let tasks = tasks.collect();
@@ -102,16 +105,17 @@ impl Recorder {
             self.abandoned += 1;
             return;
         }
-        if self.tasks.len() >= MAX_TASKS {
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        let begin = seconds(record.begin_ns - self.began_ns);
+        if self.tasks.len() >= MAX_TASKS || begin > *BEGIN_S.end() {
             self.not_kept += 1;
             return;
         }
         let kind = self.types.kind(record);
-        let seconds = |ns: u64| ns as f64 / 1e9;
         self.tasks.push(RecordedTask {
             task: TraceTask {
                 kind,
-                begin: seconds(record.begin_ns - self.began_ns),
+                begin,
                 cycles: record.cycles as f64,
                 // 0 stands for that of the type, which the program may name later.
                 deadline: seconds(record.deadline_ns),
@@ -280,19 +284,27 @@ mod tests {
     }
 
     #[test]
-    fn trace_with_any_deadline_can_be_read() {
+    fn trace_of_any_tasks_can_be_read() {
+        const WEEK_NS: u64 = 7 * 24 * 3_600 * 1_000_000_000;
         let mut recorder = Recorder::new(rules());
-        for deadline_ns in [1, 1000, 20_000_000, u64::MAX] {
-            let mut own = record("game", 1);
-            (own.type_id, own.deadline_ns) = (7, deadline_ns);
+        for (begin_ns, cycles, deadline_ns) in [
+            (1, 0, 1),
+            (2, 5, 1000),
+            (3, u64::MAX, 20_000_000),
+            (WEEK_NS, 6, u64::MAX),
+            (WEEK_NS + 1_000_000, 7, 1000),
+        ] {
+            let mut own = record("game", begin_ns);
+            (own.type_id, own.cycles, own.deadline_ns) = (7, cycles, deadline_ns);
             recorder.add(&own);
         }
-        let trace = recorder.finish(0).trace();
+        let recorded = recorder.finish(0);
+        assert_eq!(recorded.not_kept, 1);
         let mut file = tempfile::NamedTempFile::new().unwrap();
-        trace_file::write(&trace, &mut file).unwrap();
+        trace_file::write(&recorded.trace(), &mut file).unwrap();
         let read = trace_file::read(&[file.path()]).unwrap();
-        let deadlines: Vec<_> = read.tasks.iter().map(|task| task.deadline).collect();
-        assert_eq!(deadlines, [1e-6, 1e-6, 0.02, 3600.0]);
+        let tasks: Vec<_> = read.tasks.iter().map(|task| (task.cycles, task.deadline)).collect();
+        assert_eq!(tasks, [(0.0, 1e-6), (5.0, 1e-6), (1.8e13, 0.02), (6.0, 3600.0)]);
     }
 
     #[test]

@@ -20,9 +20,9 @@ const SCHEMA: &str = "tollgate.pace.trace/1";
 const GAP: f64 = 1.0;
 
 /// Up to a week, because the governors are simulated millisecond by millisecond.
-const BEGIN_S: RangeInclusive<f64> = 0.0..=604_800.0;
+pub const BEGIN_S: RangeInclusive<f64> = 0.0..=604_800.0;
 /// Up to an hour at 5 GHz.
-const CYCLES: RangeInclusive<f64> = 0.0..=1.8e13;
+pub const CYCLES: RangeInclusive<f64> = 0.0..=1.8e13;
 
 /// A type of tasks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -10,7 +10,7 @@ use anyhow::Result;
 
 use super::comparison::{report, simulated};
 use super::pacing_report::MeasuredEnergy;
-use super::recorder::Recorded;
+use super::recorder::{MAX_TASKS, Recorded};
 use super::simulate_report::SimulateReport;
 use super::trace_file::{self, Trace};
 use super::watch_report::{ObservedTasks, WatchReport};
@@ -56,8 +56,9 @@ impl WatchOutcome {
         }
         if recorded.not_kept > 0 {
             notes.push(format!(
-                "the report has room for {} tasks; tasks that are not in it: {}",
-                count(recorded.tasks.len() as u64),
+                "the report has the tasks of the first week, but at most {}; tasks that are not in \
+                it: {}",
+                count(MAX_TASKS as u64),
                 count(recorded.not_kept as u64)
             ));
         }

@@ -1,7 +1,9 @@
 //! Speeds of emulated processors. Only one Tollgate at a time may set them.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::path::Path;
+use std::time::Duration;
+use std::{fs, thread};
 
 use serde_json::Value;
 
@@ -12,6 +14,7 @@ use super::super::emulated::{
 };
 use super::super::host_monitor::HostMonitor;
 use crate::harness::job::{folder, kill, stop};
+use crate::harness::pty::Terminal;
 use crate::harness::scheduling::pin;
 use crate::harness::{Job, Running, eventually, workload};
 
@@ -34,18 +37,51 @@ fn report_has_all_tasks() {
     assert!(0.0 < modelled && modelled < fastest * 1.01, "{kind}");
 }
 
+/// A daemon that paces, with its files in this folder.
+fn started_daemon(folder: &Path) -> Running {
+    let daemon = pacing_daemon(folder).start();
+    eventually("the daemon", || {
+        assert!(!daemon.is_over(), "{}", daemon.read("err"));
+        daemon.read("err").contains("pacing tasks")
+    });
+    daemon
+}
+
+/// Whether a timer of a BPF program will expire. Only pace has timers.
+fn timer_is_pending() -> bool {
+    fs::read_to_string("/proc/timer_list").expect("root may read it").contains("bpf_timer_cb")
+}
+
 #[test]
 fn daemon_reports_and_forgets_tasks() {
     const TASKS: u64 = 30;
     load_drivers();
     let before = state();
     let folder = folder();
-    let daemon = pacing_daemon(folder.path()).start();
-    eventually("the daemon", || {
-        assert!(!daemon.is_over(), "{}", daemon.read("err"));
-        daemon.read("err").contains("pacing tasks")
+    let daemon = started_daemon(folder.path());
+    let mut terminal = Terminal::new();
+    let mut top = pace_command("pace top", folder.path()).on(&terminal);
+    top.command.env("TERM", "xterm");
+    let top = top.start();
+    terminal.shows("no task", |screen| {
+        screen.contains("tollgate pace") && !screen.contains("workloads: frame")
     });
-    Job::of(workload(&slowed_tasks(TASKS))).finish().success();
+    let program = Job::of(workload(&slowed_tasks(TASKS))).start();
+    // The timers run while there are tasks, and only then.
+    eventually("a timer", timer_is_pending);
+    program.finish().success();
+    let has_all = |line: &str| {
+        line.contains("workloads: frame")
+            && line.split_whitespace().next() == Some(&TASKS.to_string())
+    };
+    terminal.shows("its tasks", |screen| screen.lines().any(has_all));
+    terminal.press(b"q");
+    top.finish().success();
+    eventually("the end of the timers", || !timer_is_pending());
+    for _ in 0..100 {
+        thread::sleep(Duration::from_millis(10));
+        assert!(!timer_is_pending());
+    }
     let tasks = || {
         let report = pace_command("pace report --json", folder.path()).finish().success();
         let report: Value = report.json();
