@@ -11,7 +11,7 @@ use super::type_table::{TypeTable, is_abandoned};
 
 /// Waits within tasks are noted from this part of the deadline on.
 const NOTABLE_WAITS: f64 = 0.1;
-/// The maximum number of recorded tasks, which need some 50 MB. Further ones are only counted, and so
+/// The maximum number of recorded tasks, which need some 50 MB. Further ones are only counted, as
 /// are those that begin later than a trace can say.
 pub const MAX_TASKS: usize = 1_000_000;
 
