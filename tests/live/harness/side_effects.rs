@@ -313,7 +313,7 @@ impl UnseenProgram {
     /// Checks that the response `deny` refuses the call.
     #[track_caller]
     pub fn is_refused(&self, side_effect: &SideEffect) -> GuardSection {
-        let scene = self.fixture(side_effect);
+        let scene = SideEffectFixture::new(&self.it.folder.path().join("refused"));
         let ran = self.job(&format!("{HOLD} --respond deny"), &scene, side_effect).finish();
         GuardSection::of(&ran.exits_with(libc::EPERM))
     }
