@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
-use std::io::Read as _;
+use std::io::{self, Read};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kernel::wire;
@@ -34,13 +35,18 @@ impl FileDigests {
 
     /// The digest of the file, which is read if its digest is not known. `None` if it cannot be
     /// read.
-    pub fn get_or_read(&self, file: &File, metadata: &Metadata) -> Option<Digest> {
+    pub fn get_or_read(
+        &self,
+        file: &File,
+        metadata: &Metadata,
+        progress: &ReadProgress,
+    ) -> Option<Digest> {
         /// All are dropped at this number. Most of them are then of programs that have ended.
         const MAX_KNOWN: usize = 4096;
         if let Some(digest) = self.get(metadata) {
             return Some(digest);
         }
-        let digest = read(file, metadata)?;
+        let digest = read(file, metadata, progress)?;
         let mut known = self.known();
         if known.len() == MAX_KNOWN {
             known.clear();
@@ -55,7 +61,29 @@ fn file_key(metadata: &Metadata) -> FileKey {
     (device, inode, ctime_ns, size)
 }
 
+/// How much of files was read.
+#[derive(Default)]
+pub struct ReadProgress(AtomicU64);
+
+impl ReadProgress {
+    /// The number of bytes so far.
+    pub fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A reader that counts what it reads.
+struct CountedReader<'a, R>(R, &'a ReadProgress);
+
+impl<R: Read> Read for CountedReader<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let bytes = self.0.read(buffer)?;
+        self.1.0.fetch_add(bytes as u64, Ordering::Relaxed);
+        Ok(bytes)
+    }
+}
+
 /// Reads only the length in `metadata`, because the file may grow once the program has ended.
-pub fn read(file: &File, metadata: &Metadata) -> Option<Digest> {
-    Digest::of_all(file.take(metadata.len())).ok()
+pub fn read(file: &File, metadata: &Metadata, progress: &ReadProgress) -> Option<Digest> {
+    Digest::of_all(CountedReader(file.take(metadata.len()), progress)).ok()
 }

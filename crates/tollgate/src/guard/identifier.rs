@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use kernel::wire;
 
 use super::baseline::Digest;
-use super::file_digests::{FileDigests, MAX_HASHED_BYTES, read};
+use super::file_digests::{FileDigests, MAX_HASHED_BYTES, ReadProgress, read};
 use super::filter::ProgramFilter;
 use super::job_queue::{JobKind, JobQueue};
 use super::program_file::{is_running, open_program, opened_path};
@@ -90,6 +90,7 @@ struct Shared {
     changed: Condvar,
     selection: ProgramFilter,
     digests: FileDigests,
+    progress: ReadProgress,
 }
 
 impl Shared {
@@ -155,8 +156,8 @@ impl Shared {
             },
         };
         let digest = match program.changes_unseen() {
-            true => read(&file, &facts.metadata),
-            false => self.digests.get_or_read(&file, &facts.metadata),
+            true => read(&file, &facts.metadata, &self.progress),
+            false => self.digests.get_or_read(&file, &facts.metadata, &self.progress),
         };
         // While a program runs, nobody can write to its file.
         let is_certain =
@@ -178,8 +179,13 @@ pub struct Identifier {
 
 impl Identifier {
     pub fn new(selection: ProgramFilter, digests: FileDigests) -> Self {
-        let shared =
-            Shared { queue: Mutex::default(), changed: Condvar::new(), selection, digests };
+        let shared = Shared {
+            queue: Mutex::default(),
+            changed: Condvar::new(),
+            selection,
+            digests,
+            progress: ReadProgress::default(),
+        };
         Self {
             shared: Arc::new(shared),
             results: channel(),
@@ -242,13 +248,23 @@ impl Identifier {
         found
     }
 
-    /// Waits until something was found. Returns `None` if nothing is being looked for, or at this
-    /// time.
-    pub fn wait(&mut self, until: Instant) -> Option<FoundProgram> {
-        let left = until.saturating_duration_since(Instant::now());
-        let found = (self.pending > 0).then(|| self.results.1.recv_timeout(left).ok()).flatten()?;
-        self.pending -= 1;
-        Some(found)
+    /// Waits until something was found. Returns `None` if nothing is being looked for, if nothing
+    /// was read for the time `patience`, or at the time `until`.
+    pub fn wait(&mut self, patience: Duration, until: Instant) -> Option<FoundProgram> {
+        let mut before = self.shared.progress.bytes();
+        while self.pending > 0 {
+            let left = until.saturating_duration_since(Instant::now());
+            if let Ok(found) = self.results.1.recv_timeout(left.min(patience)) {
+                self.pending -= 1;
+                return Some(found);
+            }
+            let bytes = self.shared.progress.bytes();
+            if bytes == before || Instant::now() >= until {
+                break;
+            }
+            before = bytes;
+        }
+        None
     }
 
     /// The time until the next call of [`Self::found`]: half of the time for which the latest file
@@ -265,5 +281,57 @@ impl Drop for Identifier {
     fn drop(&mut self) {
         self.shared.queue().1 = true;
         self.shared.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, PipeWriter, Write as _};
+    use std::os::fd::OwnedFd;
+
+    use zerocopy::FromZeros as _;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(2);
+
+    /// Whether a file of this length is hashed that comes from a pipe, into which `write` writes.
+    fn is_hashed(length: u64, write: impl FnOnce(&mut PipeWriter) + Send + 'static) -> bool {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(length).unwrap();
+        let facts = FileFacts {
+            path: PathBuf::new(),
+            metadata: file.metadata().unwrap(),
+            executors: Vec::new(),
+            is_selected: true,
+        };
+        let (reader, mut writer) = io::pipe().unwrap();
+        let writing = thread::spawn(move || {
+            write(&mut writer);
+            writer
+        });
+        let program = StartedProgram::new(&wire::guard_program_record::new_zeroed(), None);
+        let mut identifier = Identifier::new(ProgramFilter::default(), FileDigests::default());
+        assert!(identifier.hash(program, facts, OwnedFd::from(reader).into()));
+        let found = identifier.wait(PATIENCE, Instant::now() + 60 * PATIENCE);
+        // Until now, the pipe was open.
+        drop(writing.join());
+        matches!(found, Some((_, Found::Hashed { digest: Some(_), .. })))
+    }
+
+    #[test]
+    fn slow_file_is_waited_for() {
+        const PARTS: u32 = 40;
+        assert!(is_hashed(PARTS.into(), |writer| {
+            for _ in 0..PARTS {
+                writer.write_all(&[1]).unwrap();
+                thread::sleep(2 * PATIENCE / PARTS);
+            }
+        }));
+    }
+
+    #[test]
+    fn silent_file_is_not_waited_for() {
+        assert!(!is_hashed(2, |writer| writer.write_all(&[1]).unwrap()));
     }
 }

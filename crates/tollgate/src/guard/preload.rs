@@ -13,7 +13,7 @@ use kernel::guard::profile_table::ProfileTable;
 use kernel::wire;
 
 use super::baseline::{BaselineId, Digest};
-use super::file_digests::{FileDigests, MAX_HASHED_BYTES};
+use super::file_digests::{FileDigests, MAX_HASHED_BYTES, ReadProgress};
 use super::filter::ProgramFilter;
 use super::program_file::{key, opened_path};
 use super::program_table::{IdentifiedProgram, ProgramTable};
@@ -58,7 +58,7 @@ impl FileReader {
             return None;
         }
         let path = opened_path(&file).unwrap_or_else(|| path.to_owned());
-        let digest = self.digests.get_or_read(&file, &metadata)?;
+        let digest = self.digests.get_or_read(&file, &metadata, &ReadProgress::default())?;
         let is_exempt = !self.selection.executors(&metadata).is_empty();
         let is_selected = self.selection.is_selected(&path, &metadata);
         Some(PreloadedFile { path, metadata, digest, scope, is_exempt, is_selected })

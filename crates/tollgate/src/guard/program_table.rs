@@ -338,10 +338,11 @@ impl ProgramTable {
         Ok(())
     }
 
-    /// Waits for the programs whose files are being opened or hashed, at most for `longest`.
-    pub fn settle(&mut self, gate: &Gate, longest: Duration) -> Result<()> {
+    /// Waits for the programs whose files are being opened or hashed, at most for `longest`. Gives
+    /// up if nothing was read for the time `patience`.
+    pub fn settle(&mut self, gate: &Gate, patience: Duration, longest: Duration) -> Result<()> {
         let until = Instant::now() + longest;
-        while let Some((program, found)) = self.identifier.wait(until) {
+        while let Some((program, found)) = self.identifier.wait(patience, until) {
             self.on_found(gate, program, found)?;
         }
         let waits = |(program, _): &&(TrackedProgram, Activity)| program.identification.waits();

@@ -29,8 +29,12 @@ use crate::report::Section;
 /// How often changed baselines are stored.
 const SAVE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// For how long a session waits at its end for files of programs that are being hashed.
-const SETTLING_TIME: Duration = Duration::from_secs(1);
+/// For how long a session waits at its end for files of programs from which nothing is read: they
+/// may be on a file system that does not answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// For how long it waits for files that are being hashed: for the longest file
+/// (`MAX_HASHED_BYTES`), if 100 MB a second are hashed.
+const LONGEST_SETTLING: Duration = Duration::from_secs(10);
 
 /// A guard with a policy.
 pub struct GuardSetup {
@@ -172,7 +176,7 @@ impl Extension for GuardInSession {
     }
 
     fn settle(&mut self, context: &mut SessionContext<'_>) -> Result<()> {
-        self.guard.programs.settle(context.gate, SETTLING_TIME)
+        self.guard.programs.settle(context.gate, PATIENCE, LONGEST_SETTLING)
     }
 
     fn deadline(&self, longest: Duration) -> Duration {
