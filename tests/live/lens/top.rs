@@ -2,7 +2,7 @@
 
 use super::subject::Subject;
 use crate::harness::pty::Terminal;
-use crate::harness::{Job, Running};
+use crate::harness::{Job, Running, workload};
 
 /// The end of the alternate screen: the terminal is as it was before.
 const RESTORED: &str = "\x1b[?1049l";
@@ -74,4 +74,17 @@ fn prints_tables_without_a_terminal() {
     let text = Job::from_command_line(&options).finish().success().text();
     assert_eq!(text.matches("1 thread\ncalls  by on CPU %\n").count(), 3, "{text}");
     subject.end();
+}
+
+#[test]
+fn files_are_shown_on_request() {
+    let busy = Job::of(workload("busy-writer 3000000")).start();
+    let options = format!("lens top -p {} --by file --interval 300ms --once", busy.pid());
+    let text = Job::from_command_line(&options).finish().success().text();
+    assert!(text.contains("\nfiles  by wall %\n"), "{text}");
+    let pipe = text.lines().find(|line| line.starts_with("pipe:["));
+    // Calls, the time in them, and the bytes in both directions.
+    let cells = pipe.map(|line| line.split_whitespace().count());
+    assert!(cells.is_some_and(|cells| cells >= 5), "{text}");
+    assert!(!busy.is_over(), "it ended with the watching");
 }

@@ -118,6 +118,26 @@ impl FileStats {
             }
         }
     }
+
+    /// Subtracts what an earlier reading of the same row has.
+    pub(super) fn subtract(&mut self, before: &Self) {
+        let less = |now: &mut u64, before: u64| *now = now.saturating_sub(before);
+        less(&mut self.calls, before.calls);
+        less(&mut self.errors, before.errors);
+        less(&mut self.read_bytes, before.read_bytes);
+        less(&mut self.written_bytes, before.written_bytes);
+        less(&mut self.wall_ns, before.wall_ns);
+        less(&mut self.blocked_ns, before.blocked_ns);
+        less(&mut self.shared_calls, before.shared_calls);
+        less(&mut self.shared_wall_ns, before.shared_wall_ns);
+        for (call, count, ns) in &mut self.by_call {
+            if let Some(known) = before.by_call.iter().find(|known| known.0 == *call) {
+                less(count, known.1);
+                less(ns, known.2);
+            }
+        }
+        self.by_call.retain(|(_, count, _)| *count > 0);
+    }
 }
 
 fn socket(name: &wire::socket_name) -> Socket {
@@ -253,7 +273,12 @@ mod tests {
         value.call[0].call = 4;
         value.call[1] = wire::file_call { call: 1, count: 1, wall_ns: 5 };
         sum.add(&FileStats::new(wire::FILE_AT_PATH, &value));
-        assert_eq!((sum.calls, sum.read_bytes, sum.socket), (6, 10, None));
+        assert_eq!((sum.calls, sum.read_bytes, &sum.socket), (6, 10, &None));
         assert_eq!(sum.by_call, [(0, 3, 15), (3, 2, 10)]);
+
+        let mut since = sum.clone();
+        since.subtract(&FileStats::new(wire::FILE_AT_PATH, &value));
+        assert_eq!((since.calls, since.read_bytes), (3, 5));
+        assert_eq!(since.by_call, [(0, 2, 10)]);
     }
 }

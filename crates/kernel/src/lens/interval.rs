@@ -6,6 +6,7 @@ use stats::histogram;
 
 use super::call_stats::{CallStats, RowName, RowStats, SiteStats};
 use super::counters::Collector;
+use super::files::{FileId, FileStats};
 use crate::clock::now_ns;
 use crate::error::Result;
 use crate::gate::{Gate, Lock};
@@ -40,6 +41,7 @@ pub struct IntervalReader {
     /// As of the reading before.
     in_progress: BTreeMap<RowName, CallsInProgress>,
     sites: BTreeMap<RowName, Sites>,
+    files: BTreeMap<RowName, BTreeMap<FileId, FileStats>>,
 }
 
 impl IntervalReader {
@@ -69,7 +71,8 @@ impl IntervalReader {
         for row in rows.values_mut() {
             row.calls.values_mut().for_each(estimate_max);
         }
-        self.sites = since(&mut rows, &self.sites);
+        self.sites = sites_since(&mut rows, &self.sites);
+        self.files = files_since(&mut rows, &self.files);
         add_in_progress(&mut rows, &in_progress, &self.in_progress);
         self.in_progress = in_progress;
         Ok(IntervalStats { rows, threads: threads.len(), ended_ns: now })
@@ -137,7 +140,7 @@ fn add_in_progress(
 }
 
 /// Subtracts from the blocking sites what they had before. Returns what they have now.
-fn since(
+fn sites_since(
     rows: &mut BTreeMap<RowName, RowStats>,
     before: &BTreeMap<RowName, Sites>,
 ) -> BTreeMap<RowName, Sites> {
@@ -154,6 +157,28 @@ fn since(
             site.sleeps = site.sleeps.saturating_sub(had.sleeps);
         }
         row.sites.retain(|_, site| site.sleeps > 0);
+    }
+    now
+}
+
+/// The same for the calls by file.
+fn files_since(
+    rows: &mut BTreeMap<RowName, RowStats>,
+    before: &BTreeMap<RowName, BTreeMap<FileId, FileStats>>,
+) -> BTreeMap<RowName, BTreeMap<FileId, FileStats>> {
+    let mut now = BTreeMap::new();
+    for (name, row) in rows {
+        if row.files.is_empty() {
+            continue;
+        }
+        let before = before.get(name);
+        now.insert(name.clone(), row.files.clone());
+        for (id, file) in &mut row.files {
+            if let Some(had) = before.and_then(|files| files.get(id)) {
+                file.subtract(had);
+            }
+        }
+        row.files.retain(|_, file| file.calls > 0);
     }
     now
 }
@@ -237,13 +262,32 @@ mod tests {
             BTreeMap::from([(name(1), row)])
         };
         let mut rows = with_sites(2);
-        let before = since(&mut rows, &BTreeMap::new());
+        let before = sites_since(&mut rows, &BTreeMap::new());
         assert_eq!(rows[&name(1)].sites.len(), 2);
         let mut rows = with_sites(5);
-        since(&mut rows, &before);
+        sites_since(&mut rows, &before);
         let sites = &rows[&name(1)].sites;
         assert_eq!(sites.len(), 1);
         assert_eq!((sites[&(0, 0x10)].sleeps, sites[&(0, 0x10)].blocked_ns), (3, 30));
+    }
+
+    #[test]
+    fn files_have_what_was_added() {
+        let with_files = |calls: u64| {
+            let mut row = RowStats::default();
+            let file = |calls| FileStats { calls, ..FileStats::default() };
+            row.files.insert(FileId { inode: 1, ..FileId::default() }, file(calls));
+            row.files.insert(FileId { inode: 2, ..FileId::default() }, file(1));
+            BTreeMap::from([(name(1), row)])
+        };
+        let mut rows = with_files(2);
+        let before = files_since(&mut rows, &BTreeMap::new());
+        assert_eq!(rows[&name(1)].files.len(), 2);
+        let mut rows = with_files(5);
+        files_since(&mut rows, &before);
+        let files: Vec<_> = rows[&name(1)].files.iter().collect();
+        assert_eq!(files.len(), 1);
+        assert_eq!((files[0].0.inode, files[0].1.calls), (1, 3));
     }
 
     #[test]

@@ -34,6 +34,7 @@ Examples:
   tollgate lens -p 1234 --for 10s --flame-blocked blocked.svg
   tollgate lens top
   tollgate lens top -p 1234 --once
+  tollgate lens top --unit nginx.service --by file
   tollgate lens diff before.json after.json";
 
 #[derive(Subcommand)]
@@ -42,9 +43,9 @@ pub enum LensCommand {
     ///
     /// Without -p, --comm, --cgroup or --unit, shows all processes. The arrow keys select a row,
     /// Enter shows what it consists of, and Backspace goes back. Tab changes between programs,
-    /// processes, threads, calls and blocking sites. An underlined letter sorts by its column. q
-    /// and Ctrl-C end the view. Without a terminal, tables are printed instead, one in each
-    /// interval.
+    /// processes, threads, calls, blocking sites and, with --by file, files and sockets. An
+    /// underlined letter sorts by its column. q and Ctrl-C end the view. Without a terminal, tables
+    /// are printed instead, one in each interval.
     Top(TopArguments),
     /// Compare two reports written with --json
     Diff {
@@ -61,7 +62,7 @@ pub enum LensCommand {
 pub struct TopArguments {
     #[command(flatten)]
     pub select: Select,
-    /// What the rows are at first
+    /// What the rows are at first. Calls are counted by file only with `file`, which costs more
     #[arg(long, value_enum, value_name = "WHAT", default_value_t = TopLevel::Process)]
     pub by: TopLevel,
     /// The time between two readings

@@ -3,7 +3,7 @@
 use super::level::TopLevel;
 use super::rows::TopRow;
 use crate::fitted_table::TableColumn;
-use crate::format::{count, duration, percent_of_time};
+use crate::format::{bytes, count, duration, percent_of_time};
 
 /// The key that sorts by the names.
 pub const NAME_KEY: char = 'n';
@@ -16,12 +16,19 @@ type ColumnSort = (char, fn(&TopRow) -> f64);
 pub struct TopColumns {
     pub columns: &'static [TableColumn<TopRow>],
     sorts: &'static [ColumnSort],
+    /// The key of the column that sorts if the level has not the one that the user has chosen.
+    pub default_sort: char,
 }
 
 pub fn columns_of(level: TopLevel) -> TopColumns {
     match level {
-        TopLevel::Site => TopColumns { columns: &SITE_COLUMNS, sorts: &SITE_SORTS },
-        _ => TopColumns { columns: &COLUMNS, sorts: &SORTS },
+        TopLevel::Site => {
+            TopColumns { columns: &SITE_COLUMNS, sorts: &SITE_SORTS, default_sort: 'b' }
+        }
+        TopLevel::File => {
+            TopColumns { columns: &FILE_COLUMNS, sorts: &FILE_SORTS, default_sort: 'w' }
+        }
+        _ => TopColumns { columns: &COLUMNS, sorts: &SORTS, default_sort: 'o' },
     }
 }
 
@@ -38,11 +45,6 @@ impl TopColumns {
     pub fn title(&self, key: char) -> &'static str {
         let at = self.sorts.iter().position(|(of, _)| *of == key);
         at.map_or("name", |at| self.columns[at].title)
-    }
-
-    /// For levels that do not have the column by which the others are sorted.
-    pub fn default_sort(&self) -> char {
-        'b'
     }
 }
 
@@ -84,6 +86,24 @@ const SITE_COLUMNS: [TableColumn<TopRow>; 2] = [
 
 const SITE_SORTS: [ColumnSort; 2] = [('s', |row| row.calls), ('b', |row| row.blocked_ns)];
 
+const FILE_COLUMNS: [TableColumn<TopRow>; 6] = [
+    TableColumn { title: "calls/s", rank: 2, gap: 1, cell: |row| rate(row.calls) },
+    TableColumn { title: "errors/s", rank: 5, gap: 1, cell: |row| rate(row.errors) },
+    TableColumn { title: "wall %", rank: 0, gap: 1, cell: |row| percent(row.wall_ns) },
+    TableColumn { title: "blocked %", rank: 1, gap: 1, cell: |row| percent(row.blocked_ns) },
+    TableColumn { title: "read/s", rank: 3, gap: 1, cell: |row| size(row.read_bytes) },
+    TableColumn { title: "written/s", rank: 4, gap: 1, cell: |row| size(row.written_bytes) },
+];
+
+const FILE_SORTS: [ColumnSort; 6] = [
+    ('c', |row| row.calls),
+    ('e', |row| row.errors),
+    ('w', |row| row.wall_ns),
+    ('b', |row| row.blocked_ns),
+    ('a', |row| row.read_bytes),
+    ('t', |row| row.written_bytes),
+];
+
 /// A number per second, or nothing for 0.
 fn rate(value: f64) -> String {
     match value {
@@ -91,6 +111,10 @@ fn rate(value: f64) -> String {
         ..9.95 => format!("{value:.1}"),
         _ => count(value.round() as u64),
     }
+}
+
+fn size(value: f64) -> String {
+    if value == 0.0 { String::new() } else { bytes(value.round() as u64) }
 }
 
 fn percent(ns: f64) -> String {
@@ -107,14 +131,14 @@ mod tests {
 
     #[test]
     fn keys_are_letters_of_their_columns() {
-        for level in [TopLevel::Call, TopLevel::Site] {
+        for level in [TopLevel::Call, TopLevel::Site, TopLevel::File] {
             let columns = columns_of(level);
             let keys = columns.keys();
             for (at, key) in keys.iter().enumerate() {
                 assert!(!keys[..at].contains(key) && !"qr<>".contains(*key), "{key}");
                 assert!(columns.title(*key).contains(*key), "{key}");
             }
-            assert!(columns.value(columns.default_sort()).is_some());
+            assert!(columns.value(columns.default_sort).is_some());
         }
     }
 }

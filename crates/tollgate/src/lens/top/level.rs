@@ -10,6 +10,7 @@ pub enum TopLevel {
     Thread,
     Call,
     Site,
+    File,
 }
 
 impl TopLevel {
@@ -21,6 +22,7 @@ impl TopLevel {
             Self::Thread => "thread",
             Self::Call => "call",
             Self::Site => "blocked in",
+            Self::File => "file",
         }
     }
 
@@ -31,7 +33,13 @@ impl TopLevel {
             Self::Thread => "threads",
             Self::Call => "calls",
             Self::Site => "blocking sites",
+            Self::File => "files",
         }
+    }
+
+    /// Whether a row of this level consists of rows of a smaller one.
+    pub fn has_parts(self) -> bool {
+        !matches!(self, Self::Site | Self::File)
     }
 
     /// One row, as a part of "and 3 more ROWS".

@@ -26,6 +26,7 @@ use crate::process_selection::{self, Select};
 use crate::process_watch::{RunningWatch, is_interrupted};
 use crate::session_runner::TEND_INTERVAL;
 use crate::tui::run_screen;
+use level::TopLevel;
 use live_lens::{LiveLensSetup, Sample};
 use live_watch::LiveWatch;
 use screen::LensScreen;
@@ -45,6 +46,9 @@ pub fn top(arguments: &TopArguments) -> Result<ExitCode> {
     }
     if arguments.sample {
         mask |= wire::LENS_SAMPLE;
+    }
+    if arguments.by == TopLevel::File {
+        mask |= wire::LENS_FILES;
     }
     let has_threads = has_room_for_threads(select);
     let per = if has_threads { wire::PER_THREAD } else { wire::PER_PROCESS };

@@ -1,13 +1,16 @@
 //! The rows of `lens top`: a sample, grouped by what the user has chosen.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use kernel::lens::call_stats::{CallStats, RowStats, SiteStats};
+use kernel::lens::files::FileStats;
 use kernel::symbols::KernelSymbols;
 use stats::histogram;
 
 use super::super::build_report::one_call;
 use super::super::call_table::shown_name;
+use super::super::file_name;
 use super::super::report::Call;
 use super::level::TopLevel;
 use super::live_lens::{Sample, SampleRow};
@@ -15,6 +18,8 @@ use crate::format::printable;
 
 /// A longer name is cut off.
 const MAX_NAME: usize = 40;
+/// Of a longer name of a file, only the end is shown.
+const MAX_FILE_NAME: usize = 60;
 
 /// What a row stands for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,6 +30,8 @@ pub enum RowKey {
     Thread(u32, u64),
     Call(u32),
     Site(String),
+    /// Its name, and the number of its file system.
+    File(String, u32),
 }
 
 /// A row: what was counted, per second of the interval.
@@ -42,12 +49,41 @@ pub struct TopRow {
     /// Of `wall_ns`: in calls that wait.
     pub in_waits_ns: f64,
     pub faults: f64,
+    /// Of a file.
+    pub read_bytes: f64,
+    /// Of a file.
+    pub written_bytes: f64,
     pub p50_ns: u64,
     pub p95_ns: u64,
     pub p99_ns: u64,
     pub max_ns: u64,
     /// Where it was blocked for the longest time.
     pub blocked_in: String,
+}
+
+impl TopRow {
+    /// A row without values.
+    fn empty(key: RowKey, name: &str) -> Self {
+        Self {
+            key,
+            name: printable(name),
+            calls: 0.0,
+            errors: 0.0,
+            wall_ns: 0.0,
+            cpu_ns: 0.0,
+            blocked_ns: 0.0,
+            runqueue_ns: 0.0,
+            in_waits_ns: 0.0,
+            faults: 0.0,
+            read_bytes: 0.0,
+            written_bytes: 0.0,
+            p50_ns: 0,
+            p95_ns: 0,
+            p99_ns: 0,
+            max_ns: 0,
+            blocked_in: String::new(),
+        }
+    }
 }
 
 /// What the rows are restricted to: everything that was chosen on the way to them.
@@ -62,15 +98,20 @@ impl Chosen {
             RowKey::Program(program) => row.program == *program,
             RowKey::Process(tgid) => row.name.tgid == *tgid,
             RowKey::Thread(pid, started) => (row.name.pid, row.name.started_ns) == (*pid, *started),
-            RowKey::Call(_) | RowKey::Site(_) => true,
+            RowKey::Call(_) | RowKey::Site(_) | RowKey::File(..) => true,
+        })
+    }
+
+    /// The index of the chosen call.
+    fn call(&self) -> Option<u32> {
+        self.keys.iter().find_map(|(key, _)| match key {
+            RowKey::Call(call) => Some(*call),
+            _ => None,
         })
     }
 
     fn has_call(&self, slot: u32) -> bool {
-        self.keys.iter().all(|(key, _)| match key {
-            RowKey::Call(call) => *call == slot,
-            _ => true,
-        })
+        self.call().is_none_or(|call| call == slot)
     }
 }
 
@@ -81,6 +122,10 @@ pub fn rows(
     chosen: &Chosen,
     symbols: &KernelSymbols,
 ) -> Vec<TopRow> {
+    let seconds = sample.seconds();
+    if level == TopLevel::File {
+        return files(sample, chosen, seconds);
+    }
     let mut groups: BTreeMap<RowKey, (String, RowStats)> = BTreeMap::new();
     for row in sample.rows.iter().filter(|row| chosen.has(row)) {
         for (slot, stats) in row.stats.calls.iter().filter(|(slot, _)| chosen.has_call(**slot)) {
@@ -93,8 +138,10 @@ pub fn rows(
                     RowKey::Thread(row.name.pid, row.name.started_ns),
                     numbered(&row.name.command, row.name.pid),
                 ),
-                // Sites are taken from the calls.
-                TopLevel::Call | TopLevel::Site => (RowKey::Call(*slot), String::new()),
+                // Sites are taken from the calls, and files are not.
+                TopLevel::Call | TopLevel::Site | TopLevel::File => {
+                    (RowKey::Call(*slot), String::new())
+                }
             };
             let (shown, sum) = groups.entry(key).or_default();
             *shown = name;
@@ -104,7 +151,6 @@ pub fn rows(
             }
         }
     }
-    let seconds = sample.seconds();
     let groups =
         groups.into_iter().map(|(key, (name, stats))| Group::of(key, name, &stats, symbols));
     if level == TopLevel::Site {
@@ -170,6 +216,8 @@ impl Group {
             p50_ns: quantile(0.50),
             p95_ns: quantile(0.95),
             p99_ns: quantile(0.99),
+            read_bytes: 0.0,
+            written_bytes: 0.0,
             max_ns: self.sum.max_ns,
             blocked_in: longest.map_or(String::new(), |site| printable(&site.function)),
             key: self.key,
@@ -186,21 +234,48 @@ fn sites(calls: &[Group], seconds: f64) -> Vec<TopRow> {
         (*ns, *count) = (*ns + site.ns, *count + site.count);
     }
     let row = |(function, (ns, count)): (&str, (u64, u64))| TopRow {
-        key: RowKey::Site(function.into()),
-        name: printable(function),
         calls: count as f64 / seconds,
-        errors: 0.0,
-        wall_ns: 0.0,
-        cpu_ns: 0.0,
         blocked_ns: ns as f64 / seconds,
-        runqueue_ns: 0.0,
-        in_waits_ns: 0.0,
-        faults: 0.0,
-        p50_ns: 0,
-        p95_ns: 0,
-        p99_ns: 0,
-        max_ns: 0,
-        blocked_in: String::new(),
+        ..TopRow::empty(RowKey::Site(function.into()), function)
     };
     sites.into_iter().map(row).collect()
+}
+
+/// The files that all these threads have used; of a chosen call, with its number and time only.
+fn files(sample: &Sample, chosen: &Chosen, seconds: f64) -> Vec<TopRow> {
+    let mut files: BTreeMap<(String, u32), FileStats> = BTreeMap::new();
+    for row in sample.rows.iter().filter(|row| chosen.has(row)) {
+        for (id, file) in &row.stats.files {
+            let Some(used) = of_call(file, chosen.call()) else { continue };
+            files.entry((file_name::name(id, file), id.device)).or_default().add(&used);
+        }
+    }
+    let row = |((name, device), file): ((String, u32), FileStats)| {
+        let per_second = |value: u64| value as f64 / seconds;
+        TopRow {
+            calls: per_second(file.calls),
+            errors: per_second(file.errors),
+            wall_ns: per_second(file.wall_ns),
+            blocked_ns: per_second(file.blocked_ns),
+            read_bytes: per_second(file.read_bytes),
+            written_bytes: per_second(file.written_bytes),
+            ..TopRow::empty(RowKey::File(name.clone(), device), &last_part(&name))
+        }
+    };
+    files.into_iter().map(row).collect()
+}
+
+/// What this call did with a file. Its errors, bytes and sleeps are not known apart.
+fn of_call(file: &FileStats, call: Option<u32>) -> Option<Cow<'_, FileStats>> {
+    let Some(call) = call else { return Some(Cow::Borrowed(file)) };
+    let (_, calls, wall_ns) = *file.by_call.iter().find(|(index, ..)| *index == call)?;
+    Some(Cow::Owned(FileStats { calls, wall_ns, ..FileStats::default() }))
+}
+
+/// The end of a name that is too long, which says more about a path than its beginning.
+fn last_part(name: &str) -> String {
+    match name.char_indices().rev().nth(MAX_FILE_NAME - 1) {
+        Some((at, _)) if at > 0 => format!("…{}", &name[at..]),
+        _ => name.to_owned(),
+    }
 }

@@ -25,10 +25,15 @@ pub struct TopView {
 }
 
 impl TopView {
+    /// Files are counted only if the first level is that of files.
     pub fn new(level: TopLevel, has_threads: bool) -> Self {
-        use TopLevel::{Call, Process, Program, Site, Thread};
-        let mut levels = vec![Program, Process, Thread, Call, Site];
-        levels.retain(|level| has_threads || *level != Thread);
+        use TopLevel::{Call, File, Process, Program, Site, Thread};
+        let mut levels = vec![Program, Process, Thread, Call, Site, File];
+        levels.retain(|one| match one {
+            Thread => has_threads,
+            File => level == File,
+            _ => true,
+        });
         Self {
             level: if levels.contains(&level) { level } else { Process },
             levels,
@@ -70,7 +75,7 @@ impl TopView {
     pub fn sort(&self) -> char {
         let columns = columns_of(self.level);
         let has_it = self.sort == NAME_KEY || columns.value(self.sort).is_some();
-        if has_it { self.sort } else { columns.default_sort() }
+        if has_it { self.sort } else { columns.default_sort }
     }
 
     /// The position of the selected row.
@@ -123,6 +128,9 @@ impl TopView {
     fn enter(&mut self, sample: &Sample) {
         let next = self.levels.iter().copied().find(|level| *level > self.level);
         let (Some(at), Some(next)) = (self.selected(), next) else { return };
+        if !self.level.has_parts() {
+            return;
+        }
         let row = &self.rows[at];
         let choice = (row.key.clone(), row.name.clone());
         self.before.push((self.level, self.chosen.clone(), self.selected.take()));
@@ -255,6 +263,22 @@ mod tests {
         assert_eq!((view.level, names(&view)), (TopLevel::Thread, vec!["nginx (110)"]));
         press(&mut view, &[KeyCode::Tab, KeyCode::Tab, KeyCode::Tab]);
         assert_eq!((view.level, names(&view)), (TopLevel::Program, vec!["nginx"]));
+    }
+
+    #[test]
+    fn files_are_those_of_what_was_chosen() {
+        let mut view = view(TopLevel::File);
+        assert_eq!(names(&view), ["/srv/index.html", "/var/log/access.log"]);
+        assert_eq!((view.rows[0].calls, view.rows[0].read_bytes), (10_000.0, 2_048.0));
+        // There is nothing below a file.
+        press(&mut view, &[KeyCode::Enter]);
+        assert_eq!(view.path(), "files  by wall %");
+        press(&mut view, &[KeyCode::BackTab, KeyCode::BackTab, KeyCode::Char('n'), KeyCode::End]);
+        press(&mut view, &[KeyCode::Enter]);
+        assert_eq!((view.level, view.chosen.keys[0].1.as_str()), (TopLevel::Site, "write"));
+        press(&mut view, &[KeyCode::Tab]);
+        assert_eq!(names(&view), ["/var/log/access.log"]);
+        assert_eq!((view.rows[0].calls, view.rows[0].written_bytes), (50.0, 0.0));
     }
 
     #[test]
