@@ -32,16 +32,17 @@ _Static_assert(__builtin_offsetof(struct thread_state, guard) == CACHE_LINE &&
 	       "a thread's state is not one cache line for calls and another one for the rest");
 _Static_assert(THREADS <= 1 << 16, "`thread_state.slot` has 16 bits");
 
-/* `call`, `in_call` and `until_exec` of struct thread_state are one word. */
+/* In the word that has the call of a thread, and its state. */
 #define IN_CALL_SHIFT 16
+#define CALL_AND_STATE_MASK 0xffffff
 _Static_assert(__builtin_offsetof(struct thread_state, call) % sizeof(u32) == 0 &&
 		       __builtin_offsetof(struct thread_state, in_call) ==
 			       __builtin_offsetof(struct thread_state, call) + sizeof(u16),
 	       "the call of a thread and its state are not in one word");
 
 /*
- * The call of a thread, and its state, as one word. Another processor needs it to change the state
- * of a thread that may run meanwhile.
+ * The word that has the call of a thread, and its state. Another processor needs it to change the
+ * state of a thread that may run meanwhile.
  */
 static __always_inline u32 call_word(struct thread_state *thread)
 {
@@ -53,10 +54,10 @@ static __always_inline u32 state_in_call_word(u32 word)
 	return (u8)(word >> IN_CALL_SHIFT);
 }
 
-/* Replaces the call and its state, unless the thread itself has changed them since. */
+/* Replaces the call and its state, unless the word differs from `word` now. */
 static __always_inline void replace_call(struct thread_state *thread, u32 word, u16 call, u8 state)
 {
-	u32 changed = word & ~(0xffffff);
+	u32 changed = word & ~CALL_AND_STATE_MASK;
 
 	changed |= state << IN_CALL_SHIFT | call;
 	__sync_val_compare_and_swap((u32 *)&thread->call, word, changed);

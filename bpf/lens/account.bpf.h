@@ -363,9 +363,9 @@ static __always_inline void lens_return_outside(struct switching *at)
 
 /*
  * A session takes over a thread without a lens, which is not the current one. Without a lens, the
- * gate need not have noted the end of a call, so the thread's registers decide. Only the thread
- * itself may change its state while it runs: if it is in a call then, the call counts, and its time
- * begins when the thread first leaves the processor.
+ * gate need not have noted the end of a call, so the thread's registers decide. While the thread
+ * runs, its registers say nothing: if it is in a call then, the call counts, and its time begins
+ * when the thread first leaves the processor.
  */
 static __always_inline void lens_note_unseen_call(struct thread_state *thread,
 						  struct task_struct *task)

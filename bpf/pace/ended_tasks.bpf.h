@@ -78,7 +78,7 @@ static long pace_add_if_worker(u32 cpu, struct pace_search_workers *search)
 {
 	struct cpu_state *running = &cpus[cpu & (CPUS - 1)];
 	struct pace_cpu *at = pace_cpu_at(cpu);
-	u32 slot = READ_ONCE(at->slot) ?: READ_ONCE(running->slot);
+	u32 slot = READ_ONCE(running->slot);
 	struct pace_thread *of = pace_of(slot);
 	u32 entry = of->task, number = of->number, i;
 	struct pace_task *task;
@@ -89,8 +89,7 @@ static long pace_add_if_worker(u32 cpu, struct pace_search_workers *search)
 		if (entry == search->entry && number == search->number) {
 			since = READ_ONCE(of->charged_ns);
 			if (!since)
-				since = pace_uncharged_since(of, (void *)thread_at(slot)->task,
-							     running);
+				since = pace_unreported_since(slot, running);
 			work = pace_work(at, since, search->now);
 			search->work.ns += work.ns;
 			search->work.cycles += work.cycles;

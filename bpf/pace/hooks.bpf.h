@@ -21,7 +21,7 @@ __noinline int pace_leave_task(u32 slot, u32 how)
 
 	if (!(config.enabled & PACE))
 		return 0;
-	pace_leave(pace_of(slot), how, bpf_ktime_get_ns());
+	pace_leave(slot, how, bpf_ktime_get_ns());
 	if (at->slot == slot)
 		at->slot = 0;
 	return 0;
@@ -190,8 +190,10 @@ __noinline int pace_switched_out(u32 slot, u32 sleeps, u64 now)
 	task = pace_live(of);
 	if (!task)
 		return 0;
-	pace_charge(of, task, now);
-	of->charged_ns = 0;
+	pace_charge(slot, task, now);
+	/* In this order: pace_add_if_worker() reads both on other processors. */
+	WRITE_ONCE(of->left_ns, now);
+	WRITE_ONCE(of->charged_ns, 0);
 	if (!sleeps || pace_waits_for_disk(thread, current) ||
 	    (task->beginner == slot && pace_waits_in_task(thread, task)))
 		return 0;
@@ -262,6 +264,7 @@ static __always_inline void pace_fork(struct thread_state *thread, struct thread
 
 	if (!task)
 		return;
+	of->left_ns = bpf_ktime_get_ns();
 	of->task = from->task;
 	of->number = from->number;
 	pace_ready(of, task);
@@ -282,6 +285,7 @@ static __always_inline void pace_waking(struct thread_state *thread)
 	struct pace_thread *of = pace_of(thread->slot), *from;
 	struct pace_task *task = pace_live(of);
 	struct thread_state *waker;
+	bool still_runs;
 	u32 slot;
 
 	of->woken_ns = bpf_ktime_get_ns();
@@ -300,7 +304,10 @@ static __always_inline void pace_waking(struct thread_state *thread)
 	task = pace_live(from);
 	if (!task)
 		return;
-	of->charged_ns = 0;
+	of->left_ns = of->woken_ns;
+	/* It may still run, if it was about to fall asleep. */
+	still_runs = BPF_CORE_READ((struct task_struct *)thread->task, on_cpu);
+	of->charged_ns = still_runs ? of->woken_ns : 0;
 	of->number = from->number;
 	WRITE_ONCE(of->task, from->task);
 	of->is_ready = 0;

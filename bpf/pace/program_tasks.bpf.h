@@ -44,7 +44,7 @@ static __always_inline void pace_begin_by_program(struct thread_state *thread,
 		outer = NULL;
 	}
 	if (outer)
-		pace_charge(of, outer, now);
+		pace_charge(thread->slot, outer, now);
 	entry = pace_take_latest(thread->tgid, id);
 	place = entry ? pace_task_at(entry)->index_place : 0;
 	task = pace_new(thread, entry ? entry : pace_take_entry(), place, now);
@@ -75,7 +75,7 @@ static __always_inline void pace_end_by_program(struct thread_state *thread,
 	if (task)
 		outer = pace_outer(task);
 	if (own)
-		work = pace_take_work(of, now);
+		work = pace_take_work(thread->slot, now);
 	/* The task that ends needs no charge, because its record has the work. */
 	if (own && (task != own || outer)) {
 		pace_add_work(own, work);

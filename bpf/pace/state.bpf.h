@@ -102,18 +102,16 @@ struct pace_work {
 };
 
 /*
- * Since when a thread has work that is not charged, if `charged_ns` does not say so: it joined its
- * task while it was running, or its switch in was not reported (docs/decisions/0001-gate.md). 0: it
- * is not known.
+ * Since when a thread with a task runs on a processor, if its switch in was not reported
+ * (docs/decisions/0001-gate.md); 0: it is not known, or the thread does not run. While it is being
+ * switched, the scheduler's time may be that of its stretch before, which is charged already.
  */
-static __always_inline u64 pace_uncharged_since(struct pace_thread *of, struct task_struct *task,
-						struct cpu_state *cpu)
+static __always_inline u64 pace_unreported_since(u32 slot, struct cpu_state *cpu)
 {
+	struct task_struct *task = (void *)thread_at(slot)->task;
 	u64 arrived = BPF_CORE_READ(task, sched_info.last_arrival) + cpu->clock_offset;
 
-	if (!cpu->clock_offset)
-		return 0;
-	return arrived > of->woken_ns ? arrived : of->woken_ns;
+	return cpu->clock_offset && arrived > READ_ONCE(pace_of(slot)->left_ns) ? arrived : 0;
 }
 
 /* The work of a thread on a processor from `since` to `now`. `since` is 0 if it is not known. */
@@ -151,8 +149,9 @@ static __always_inline void pace_add_work(struct pace_task *task, struct pace_wo
  * processor may charge the thread as well if it reports a change of the speed, or if the timer of a
  * paced task expires there. Then the exchange decides who charges a stretch of time.
  */
-static __always_inline struct pace_work pace_take_work(struct pace_thread *of, u64 now)
+static __always_inline struct pace_work pace_take_work(u32 slot, u64 now)
 {
+	struct pace_thread *of = pace_of(slot);
 	struct pace_cpu *at = pace_cpu_at(bpf_get_smp_processor_id());
 	u64 since;
 
@@ -162,15 +161,15 @@ static __always_inline struct pace_work pace_take_work(struct pace_thread *of, u
 		since = READ_ONCE(of->charged_ns);
 		WRITE_ONCE(of->charged_ns, now);
 	}
-	if (unlikely(!since))
-		since = pace_uncharged_since(of, bpf_get_current_task_btf(), this_cpu());
+	if (unlikely(!since) && thread_at(slot)->task == (u64)bpf_get_current_task_btf())
+		since = pace_unreported_since(slot, this_cpu());
 	return pace_work(at, since, now);
 }
 
 /* Charges the time of the thread that runs here since the last charge. */
-static __always_inline void pace_charge(struct pace_thread *of, struct pace_task *task, u64 now)
+static __always_inline void pace_charge(u32 slot, struct pace_task *task, u64 now)
 {
-	pace_add_work(task, pace_take_work(of, now));
+	pace_add_work(task, pace_take_work(slot, now));
 }
 
 /* The same for the thread that runs on a processor, which need not be this one. */

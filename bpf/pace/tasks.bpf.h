@@ -235,7 +235,7 @@ static __always_inline void pace_unready(struct pace_thread *of, struct pace_tas
 static __always_inline void pace_replace(struct pace_thread *of, struct pace_task *task, u32 slot,
 					 u64 now)
 {
-	pace_charge(of, task, now);
+	pace_charge(slot, task, now);
 	if (task->beginner == slot)
 		pace_end(task, of->number, PACE_END_NEXT, now, task->ready > 1);
 	else
@@ -243,12 +243,13 @@ static __always_inline void pace_replace(struct pace_thread *of, struct pace_tas
 }
 
 /* The thread leaves its task, of which other threads may continue. */
-static __always_inline void pace_leave(struct pace_thread *of, u32 how, u64 now)
+static __always_inline void pace_leave(u32 slot, u32 how, u64 now)
 {
+	struct pace_thread *of = pace_of(slot);
 	struct pace_task *task = pace_live(of);
 
 	if (task) {
-		pace_charge(of, task, now);
+		pace_charge(slot, task, now);
 		pace_unready(of, task, how, now);
 	}
 	of->task = 0;

@@ -329,6 +329,8 @@ struct pace_thread {
 	__u64 woken_ns;
 	/* Its processor time is charged up to this time; 0: it does not run, as far as is known. */
 	__u64 charged_ns;
+	/* When it last left a processor with its task, or joined the task. */
+	__u64 left_ns;
 };
 
 enum pace_end {

@@ -9,7 +9,8 @@
 
 use serde_json::Value;
 
-use crate::harness::{Job, Report, assert_close, unaccounted_ns, workload};
+use crate::harness::scheduling::unaccounted_ns;
+use crate::harness::{Job, Report, assert_close, workload};
 
 struct TimeSplit {
     report: Report,

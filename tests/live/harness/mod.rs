@@ -98,13 +98,3 @@ pub fn assert_close(what: &str, ours: u64, theirs: u64, slack: u64) {
         "{what}: {ours} ns and {theirs} ns differ by more than 2 % and {slack} ns"
     );
 }
-
-/// Returns the processor time, in nanoseconds, that a thread's CPU clock does not include: time
-/// taken by the hypervisor and by interrupts.
-pub fn unaccounted_ns() -> u64 {
-    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-    // "cpu  user nice system idle iowait irq softirq steal …", in ticks of 10 ms.
-    let line = stat.lines().next().unwrap_or_default();
-    let numbers = line.split_whitespace().skip(6).take(3);
-    numbers.filter_map(|number| number.parse::<u64>().ok()).sum::<u64>() * 10_000_000
-}

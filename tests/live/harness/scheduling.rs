@@ -1,6 +1,7 @@
 //! Which processor a process runs on, which processes run before others, and when none runs.
 
 use std::fs;
+use std::ops::RangeInclusive;
 
 use super::job::{is_running, threads_of};
 
@@ -44,14 +45,23 @@ pub fn preemptions(pid: u32) -> u64 {
     line.and_then(|number| number.trim().parse().ok()).expect("the kernel counts them")
 }
 
-/// The time so far, in ns, in which the host ran something else than this virtual machine. The
-/// kernel shows it in ticks.
-pub fn stolen_ns() -> u64 {
-    /// The index in the first line of /proc/stat: proc(5)
-    const STEAL: usize = 8;
+/// The time so far, in ns, in these columns of the first line of /proc/stat (proc(5)), which has
+/// ticks.
+fn stat_ns(columns: RangeInclusive<usize>) -> u64 {
     let stat = fs::read_to_string("/proc/stat").expect("/proc is mounted");
-    let ticks = stat.split_whitespace().nth(STEAL).and_then(|ticks| ticks.parse::<u64>().ok());
-    ticks.expect("a number") * tick_ns()
+    let (first, number) = (*columns.start(), columns.count());
+    let ticks = stat.split_whitespace().skip(first).take(number);
+    ticks.map(|ticks| ticks.parse::<u64>().expect("a number")).sum::<u64>() * tick_ns()
+}
+
+/// The time so far, in ns, in which the host ran something else than this virtual machine.
+pub fn stolen_ns() -> u64 {
+    stat_ns(8..=8)
+}
+
+/// The same, and that of interrupts: what the CPU clocks of threads do not include.
+pub fn unaccounted_ns() -> u64 {
+    stat_ns(6..=8)
 }
 
 /// The length of the kernel's ticks in user space, in ns.

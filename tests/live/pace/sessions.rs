@@ -6,7 +6,7 @@ use std::process::{ChildStdin, Stdio};
 
 use serde_json::Value;
 
-use crate::harness::job::{Finished, is_in_read, sleeps_of, watches};
+use crate::harness::job::{Finished, is_in_read, sleeps_of, stop, watches};
 use crate::harness::{Job, Running, eventually, report, workload};
 
 /// A process for which a task begins with each byte that it reads.
@@ -21,7 +21,11 @@ const OTHER_SESSION: &str = "threads whose tasks with deadlines another session 
 
 impl ByteReader {
     fn new() -> Self {
-        let mut job = Job::of(workload("calls-on-input 1"));
+        Self::of("calls-on-input 1")
+    }
+
+    fn of(program: &str) -> Self {
+        let mut job = Job::of(workload(program));
         job.command.stdin(Stdio::piped());
         let mut running = job.start();
         let stdin = running.stdin();
@@ -134,4 +138,18 @@ fn watch_begins_under_a_lens() {
     subject.end();
     report::none_lost(&document);
     assert_eq!(tasks(&document), 2 * TASKS);
+}
+
+#[test]
+fn names_that_are_not_read_in_time_are_lost() {
+    // More than the buffer has room for (RING_BYTES in bpf/wire/gate.h).
+    let mut subject = ByteReader::of("named-types 20000");
+    let watch = subject.session("watch");
+    stop(watch.pid());
+    subject.stdin.write_all(b".").expect("it reads");
+    subject.end();
+    watch.signal(libc::SIGCONT);
+    let document = document(&watch.finish().success());
+    let lost = &document["losses"]["names of types of tasks not reported (buffer full)"];
+    assert!(lost.as_u64().is_some_and(|lost| lost > 0), "{}", document["losses"]);
 }

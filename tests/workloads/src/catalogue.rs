@@ -245,6 +245,8 @@ pub const WORKLOADS: &[Workload] = &[
         nanoseconds of processor time they took. How many calls that takes varies."),
     workload("running-tasks", "N MS", tasks::running_tasks,
         "The same, but the other thread still works at the end of each task."),
+    workload("named-types", "N", tasks::named_types,
+        "Reads a byte from stdin, and names N types of tasks."),
     workload("ticks", "N MS", tasks::ticks,
         "Works MS ms after each of N sleeps; prints how many nanoseconds of processor time that \
         took."),

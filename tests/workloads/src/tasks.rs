@@ -1,5 +1,6 @@
 //! Tasks with deadlines, whose work is known: begun by the program itself, or to be inferred.
 
+use std::ffi::CString;
 use std::fs::{self, File};
 use std::hint;
 use std::io::{self, Read as _, Write as _};
@@ -273,6 +274,17 @@ pub fn replies(mut arguments: Arguments) -> Outcome {
     };
     let port = exchange().map_err(|error| os_failure("exchange messages", error))?;
     print_line(&port.to_string())
+}
+
+/// Names types when it gets a byte.
+pub fn named_types(mut arguments: Arguments) -> Outcome {
+    let types = arguments.number("N", 1..=MAX_TASKS)?;
+    arguments.end()?;
+    io::stdin().read_exact(&mut [0]).map_err(|error| os_failure("read stdin", error))?;
+    for number in 0..types {
+        TaskType::new(&CString::new(number.to_string()).expect("it has no NUL"));
+    }
+    Ok(())
 }
 
 /// Ends while a child begins and ends tasks.

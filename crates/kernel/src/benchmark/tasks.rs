@@ -40,18 +40,18 @@ pub const MAX_AT_ONCE: u32 = wire::PACE_TASKS / 2;
 
 /// The IDs of tasks of which none has ended before another one begins, as the library chooses them.
 /// They are always the same ones.
-fn ids(tasks: u32) -> impl Iterator<Item = u64> {
-    (1..=u64::from(tasks)).map(|number| number << 32 | number)
+fn ids(tasks: u32) -> impl DoubleEndedIterator<Item = u64> {
+    (1..=tasks).map(u64::from).map(|number| number << 32 | number)
 }
 
-/// Tasks that begin, and that [`end`] ends.
+/// Tasks that begin, each within the one before, and that [`end`] ends.
 pub fn begin() -> BenchmarkFn {
     Box::new(|units| ids(units).for_each(|id| request(wire::PACE_BEGIN, [TYPE, id, 0])))
 }
 
-/// The ends of the tasks that [`begin`] has begun.
+/// The ends of the tasks that [`begin`] has begun, from the innermost one on.
 pub fn end() -> BenchmarkFn {
-    Box::new(|units| ids(units).for_each(|id| request(wire::PACE_END, [id, 0, 0])))
+    Box::new(|units| ids(units).rev().for_each(|id| request(wire::PACE_END, [id, 0, 0])))
 }
 
 /// A task that begins and ends.

@@ -157,7 +157,7 @@ fn calibrate_units(mut batch_ns: impl FnMut(u32) -> f64, max_units: u32, clock_n
     };
     let mut units = 1;
     while units < max_units && !is_enough(units) {
-        units *= 2;
+        units = (units * 2).min(max_units);
     }
     units
 }

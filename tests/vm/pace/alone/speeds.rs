@@ -1,7 +1,6 @@
 //! Speeds of emulated processors. Only one Tollgate at a time may set them.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::time::Duration;
 use std::{fs, thread};
 
@@ -37,16 +36,6 @@ fn report_has_all_tasks() {
     assert!(0.0 < modelled && modelled < fastest * 1.01, "{kind}");
 }
 
-/// A daemon that paces, with its files in this folder.
-fn started_daemon(folder: &Path) -> Running {
-    let daemon = pacing_daemon(folder).start();
-    eventually("the daemon", || {
-        assert!(!daemon.is_over(), "{}", daemon.read("err"));
-        daemon.read("err").contains("pacing tasks")
-    });
-    daemon
-}
-
 /// Whether a timer of a BPF program will expire. Only pace has timers.
 fn timer_is_pending() -> bool {
     fs::read_to_string("/proc/timer_list").expect("root may read it").contains("bpf_timer_cb")
@@ -58,7 +47,11 @@ fn daemon_reports_and_forgets_tasks() {
     load_drivers();
     let before = state();
     let folder = folder();
-    let daemon = started_daemon(folder.path());
+    let daemon = pacing_daemon(folder.path()).start();
+    eventually("the daemon", || {
+        assert!(!daemon.is_over(), "{}", daemon.read("err"));
+        daemon.read("err").contains("pacing tasks")
+    });
     let mut terminal = Terminal::new();
     let mut top = pace_command("pace top", folder.path()).on(&terminal);
     top.command.env("TERM", "xterm");
@@ -77,11 +70,11 @@ fn daemon_reports_and_forgets_tasks() {
     terminal.shows("its tasks", |screen| screen.lines().any(has_all));
     terminal.press(b"q");
     top.finish().success();
-    eventually("the end of the timers", || !timer_is_pending());
-    for _ in 0..100 {
+    let is_silent = || {
         thread::sleep(Duration::from_millis(10));
-        assert!(!timer_is_pending());
-    }
+        !timer_is_pending()
+    };
+    eventually("the end of the timers", || (0..100).all(|_| is_silent()));
     let tasks = || {
         let report = pace_command("pace report --json", folder.path()).finish().success();
         let report: Value = report.json();
