@@ -19,6 +19,8 @@ struct Watched {
     pace: Value,
     /// The tasks of the trace: the index of the type, and the cycles.
     tasks: Vec<(u64, f64)>,
+    /// Their deadlines in ms, if they are not those of their types.
+    deadlines_ms: Vec<Option<f64>>,
     /// What the command printed.
     out: String,
     /// The time in which the host ran something else meanwhile.
@@ -51,15 +53,17 @@ fn watch_with_losses(rules: Option<&str>, command: Vec<std::ffi::OsString>) -> (
     let stolen_ns = stolen_ns() - stolen_before_ns + tick_ns();
     let document = fs::read(ran.path("report")).expect("there is a report");
     let document: Value = serde_json::from_slice(&document).expect("JSON");
-    let (pace, tasks) = (document["pace"].clone(), read_trace(&trace));
-    (Watched { pace, tasks, out: ran.text(), stolen_ns }, document)
+    let (tasks, deadlines_ms) = read_trace(&trace).into_iter().unzip();
+    let pace = document["pace"].clone();
+    (Watched { pace, tasks, deadlines_ms, out: ran.text(), stolen_ns }, document)
 }
 
-fn read_trace(path: &Path) -> Vec<(u64, f64)> {
+fn read_trace(path: &Path) -> Vec<((u64, f64), Option<f64>)> {
     let text = fs::read_to_string(path).expect("there is a trace");
     let tasks = text.lines().skip(1).map(|line| {
         let task: Value = serde_json::from_str(line).expect("JSON");
-        (task["type"].as_u64().expect("a type"), task["cycles"].as_f64().expect("cycles"))
+        let kind = task["type"].as_u64().expect("a type");
+        ((kind, task["cycles"].as_f64().expect("cycles")), task["deadline_ms"].as_f64())
     });
     tasks.collect()
 }
@@ -181,6 +185,30 @@ fn work_follows_over_threads_that_are_woken() {
     let watched = watch(Some(NO_RULE), "handed-tasks 20 3");
     assert_eq!(watched.only_type(), ("workloads: frame", 20));
     watched.assert_work("work", watched.cpu_ns(None), watched.printed()[0], 20);
+}
+
+#[test]
+fn work_follows_over_threads_that_are_created() {
+    let watched = watch(Some(NO_RULE), "created-tasks 20 3");
+    assert_eq!(watched.only_type(), ("workloads: frame", 20));
+    watched.assert_work("work", watched.cpu_ns(None), watched.printed()[0], 20);
+    // The program has changed them.
+    assert_eq!(watched.deadlines_ms, [Some(20.0); 20]);
+}
+
+#[test]
+fn tasks_begin_by_descriptors_of_each_kind() {
+    for (kind, call) in
+        [("epoll", "epoll_wait"), ("terminal", "read"), ("event", "read"), ("timer", "read")]
+    {
+        let rule = format!(
+            "[[rule]]\nname = \"input\"\nprogram = \"workloads\"\ncalls = \"{call}\"\n\
+            descriptor = \"{kind}\"\n"
+        );
+        let watched = watch(Some(&rule), &format!("wake-ups {kind} 12"));
+        let name = format!("workloads: input ({kind})");
+        assert_eq!(watched.only_type(), (name.as_str(), 12));
+    }
 }
 
 #[test]

@@ -83,12 +83,6 @@ pub fn domain_of(cpu: usize) -> u32 {
     domains().find(is_its).expect("a domain")
 }
 
-/// The governors of the domains that are online.
-pub fn governors() -> Vec<String> {
-    let files = domains().map(|domain| path(domain, "scaling_governor"));
-    files.filter_map(|file| fs::read_to_string(file).ok()).collect()
-}
-
 /// A `tollgate run --pace` of this number of tasks.
 pub fn paced(tasks: u64) -> Job {
     paced_with(tasks, "", &folder().keep())

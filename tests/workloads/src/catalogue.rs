@@ -7,7 +7,7 @@ use crate::{
     in_band, in_band_connections, in_band_isolation, in_band_lives, in_band_waiters, inherited,
     known_wakers, lives, load, opener, outcomes, plugin_calls, reading, relay, requests, routine,
     seccomp, side_effects, signal_forker, signals, slowed_tasks, stopping_parents, tasks, tenants,
-    tick_waits, waits,
+    tick_waits, waits, wake_ups,
 };
 
 pub struct Workload {
@@ -245,6 +245,11 @@ pub const WORKLOADS: &[Workload] = &[
         nanoseconds of processor time they took. How many calls that takes varies."),
     workload("running-tasks", "N MS", tasks::running_tasks,
         "The same, but the other thread still works at the end of each task."),
+    workload("created-tasks", "N MS", tasks::created_tasks,
+        "Begins N tasks with a deadline of 20 ms, for each of which a new thread works MS ms; \
+        prints how many nanoseconds of processor time they took."),
+    workload("wake-ups", "KIND N", wake_ups::wake_ups,
+        "Is woken N times by a descriptor: an epoll, a terminal, an event or a timer."),
     workload("named-types", "N", tasks::named_types,
         "Reads a byte from stdin, and names N types of tasks."),
     workload("ticks", "N MS", tasks::ticks,

@@ -6,10 +6,11 @@ use crate::failure::{Failure, Outcome, check, failed, os_failure};
 use crate::output::print_line;
 use crate::process::{fork, own_pid, status_of};
 use crate::routine::{ANOMALOUS, round};
+use crate::terminal::new_terminal;
 use libc::c_int;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Write as _;
-use std::os::fd::{AsRawFd as _, FromRawFd as _};
+use std::os::fd::AsRawFd as _;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
@@ -36,22 +37,9 @@ fn sleep_through(time: Duration) {
 
 /// Makes a new terminal the controlling one of this process, and returns its other end.
 fn take_new_terminal() -> Result<File, Failure> {
-    let mut name = [0; 64];
     // SAFETY: takes numbers only.
     check(unsafe { libc::setsid() }, "begin a session")?;
-    // SAFETY: takes numbers only.
-    let master = check(unsafe { libc::posix_openpt(libc::O_RDWR | libc::O_NOCTTY) }, "open it")?;
-    // SAFETY: posix_openpt succeeded, and nothing else owns the descriptor.
-    let master = unsafe { File::from_raw_fd(master) };
-    let fd = master.as_raw_fd();
-    // SAFETY: takes numbers only.
-    check(unsafe { libc::unlockpt(fd) }, "unlock a terminal")?;
-    // SAFETY: `name` has the given size.
-    check(-unsafe { libc::ptsname_r(fd, name.as_mut_ptr(), name.len()) }, "find its name")?;
-    let name: Vec<u8> = name.iter().map(|c| *c as u8).take_while(|byte| *byte != 0).collect();
-    let name = String::from_utf8_lossy(&name).into_owned();
-    let slave = OpenOptions::new().read(true).write(true).open(name);
-    let slave = slave.map_err(|error| os_failure("open a terminal", error))?;
+    let (master, slave) = new_terminal()?;
     // SAFETY: takes numbers only.
     check(unsafe { libc::ioctl(slave.as_raw_fd(), libc::TIOCSCTTY, 0) }, "take a terminal")?;
     // The terminal sends no signals when nobody has it open.

@@ -50,13 +50,16 @@ mod seccomp;
 mod side_effects;
 mod signal_forker;
 mod signals;
+mod sleepers;
 mod slowed_tasks;
 mod stopping_parents;
 mod tasks;
 mod team;
 mod tenants;
+mod terminal;
 mod tick_waits;
 mod waits;
+mod wake_ups;
 
 use arguments::Arguments;
 use output::print_line;

@@ -1,7 +1,7 @@
 //! Tasks with deadlines, whose work is known: begun by the program itself, or to be inferred.
 
 use std::ffi::CString;
-use std::fs::{self, File};
+use std::fs::File;
 use std::hint;
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -19,6 +19,7 @@ use crate::cpu_time::{process_ns, thread_ns, work_for};
 use crate::failure::{Outcome, os_failure};
 use crate::output::print_line;
 use crate::pipe::Pipe;
+use crate::sleepers::is_asleep;
 
 const MAX_TASKS: u64 = 100_000;
 
@@ -95,12 +96,6 @@ pub fn nested_tasks(mut arguments: Arguments) -> Outcome {
     print_line(&format!("{outer_ns} {inner_ns}"))
 }
 
-/// Whether a thread of this process sleeps in a call.
-fn is_asleep(thread: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('S'))
-}
-
 /// Tasks whose work a second thread does, which the first one wakes. Prints the processor time of
 /// the process within the tasks.
 pub fn handed_tasks(arguments: Arguments) -> Outcome {
@@ -121,6 +116,22 @@ pub fn running_tasks(arguments: Arguments) -> Outcome {
         has_ended.store(false, Ordering::SeqCst);
         Ok(())
     })
+}
+
+/// Tasks whose work a new thread does. Prints the processor time of the process within the tasks.
+pub fn created_tasks(mut arguments: Arguments) -> Outcome {
+    let tasks = arguments.number("N", 1..=MAX_TASKS)?;
+    let ms = arguments.number("MS", 1..=HOUR_MS)?;
+    arguments.end()?;
+    let kind = TaskType::new(c"frame");
+    let began = process_ns();
+    for _ in 0..tasks {
+        let task = kind.begin();
+        task.set_deadline(Duration::from_millis(20));
+        thread::spawn(move || work_for(ms)).join().expect("the thread does not panic");
+        task.end();
+    }
+    print_ns(process_ns() - began)
 }
 
 /// Tasks of one thread, with work of another one. The work gets its length in ms, the pipe that

@@ -179,9 +179,9 @@ pub struct LevelsArguments {
 ///
 /// fastest: always the fastest speed; ondemand, conservative, schedutil: the formulas of Linux's
 /// governors; flat: the slowest constant speed at which the target's share of the tasks should end
-/// by the deadline; pace: the sequence of speeds with the least expected energy; four-steps: a
-/// sequence of speeds by the paper's own four steps; clairvoyant: knows the work of each task in
-/// advance, which no real policy can.
+/// by the deadline; pace: the sequence of speeds that does the same with the least expected energy;
+/// four-steps: a sequence of speeds by the paper's own four steps; clairvoyant: knows the work of
+/// each task in advance, which no real policy can.
 ///
 /// Root is not needed, and no speed is changed.
 #[derive(Args)]
@@ -222,11 +222,12 @@ A file of levels:
 
 const SIMULATE_HELP: &str = "\
 A trace has one JSON object on each line. The first one has the types of tasks (here on two lines),
-and each of the others is a task: its type, when it began (s), and its work (cycles):
+and each of the others is a task: its type, when it began (s), its work (cycles) and, if it differs
+from that of the type, its deadline (ms):
   {\"schema\":\"tollgate.pace.trace/1\",
    \"types\":[{\"name\":\"frame\",\"deadline_ms\":28.6,\"target\":0.95}]}
   {\"type\":0,\"begin_s\":0.0,\"cycles\":9500000}
-  {\"type\":0,\"begin_s\":0.0286,\"cycles\":12300000}
+  {\"type\":0,\"begin_s\":0.0286,\"cycles\":12300000,\"deadline_ms\":20}
 
 Examples:
   tollgate pace simulate frames.jsonl

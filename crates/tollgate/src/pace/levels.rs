@@ -60,6 +60,11 @@ fn rows(file: &LevelFile) -> SetReport<'_> {
     }
 }
 
+/// With one decimal, and without the sign of a negative number that is rounded to 0.
+fn percent(part: f64) -> String {
+    format!("{:.1} %", (part * 1e3).round() / 10.0 + 0.0)
+}
+
 fn text(set: &SetReport) -> String {
     let mut out = format!("{}: {}\n", printable(set.name.unwrap_or("levels")), set.summary);
     if let Some(source) = set.source {
@@ -74,7 +79,7 @@ fn text(set: &SetReport) -> String {
         "MHz", "W", "mJ a million cycles", "efficiency"
     );
     for level in &set.levels {
-        let efficiency = or_dash(level.efficiency, |part| format!("{:.1} %", part * 1e2));
+        let efficiency = or_dash(level.efficiency, percent);
         let _ = writeln!(
             out,
             "{:>9} {:>9.3} {:>21.3} {:>11}  {}",
@@ -86,4 +91,14 @@ fn text(set: &SetReport) -> String {
         );
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_negative_numbers_have_no_sign() {
+        assert_eq!([-1e-5, 0.0, 0.0736].map(percent), ["0.0 %", "0.0 %", "7.4 %"]);
+    }
 }

@@ -12,7 +12,9 @@ use kernel::wire;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::report_format::{ReportedInterval, interval, or_dash, significant, write_unended};
+use super::report_format::{
+    ReportedInterval, interval, milliseconds, or_dash, significant, write_unended,
+};
 use super::speed_thread::SpeedStats;
 use super::trace_file::TraceType;
 use crate::format::{count, number_of, printable};
@@ -242,7 +244,7 @@ impl PacingReport {
                 out,
                 "{:>8} {:>9} {:>7} {:>20} {:>9} {:>6} {:>9} {:>5}  {}",
                 count(one.tasks),
-                one.deadline_ms,
+                milliseconds(one.deadline_ms),
                 one.target,
                 or_dash(one.missed_share, interval),
                 significant(one.cpu_s),

@@ -18,7 +18,7 @@ use super::estimator_chooser::EstimatorChooser;
 use super::learned_type::{LearnedType, Margin};
 use super::metrics::pacing_metrics;
 use super::pacing_report::{PacedDomain, PacedSession, PacedType, PacingReport, ReportedStep};
-use super::requests::{PaceRequest, REQUEST_KEY};
+use super::requests::{PaceRequest, REQUEST_KEY, ResetReply};
 use super::sample_store::SampleStore;
 use super::speed_thread::{GOVERNOR_RELEASE_DELAY, SpeedThread};
 use super::speed_watchdog::SpeedWatchdog;
@@ -176,7 +176,13 @@ impl Extension for PacingInSession {
                 self.tasks.measure();
                 serde_json::to_value(self.report())?
             }
-            PaceRequest::Reset { types } => serde_json::to_value(self.reset(&types)?)?,
+            PaceRequest::Reset { types, store } => {
+                let own = self.store.path_of_folder();
+                serde_json::to_value(match store == own {
+                    true => ResetReply::Unknown(self.reset(&types)?),
+                    false => ResetReply::OtherStore(own),
+                })?
+            }
         }))
     }
 
@@ -255,7 +261,9 @@ impl PacingInSession {
             chooser: EstimatorChooser::default(),
             paced: Vec::new(),
             pacing,
-            margin: Margin { latency: FIRST_LATENCY },
+            margin: Margin {
+                latency: (FIRST_LATENCY.0 + governor_delay, FIRST_LATENCY.1 + governor_delay),
+            },
             governor_delay,
             domains: domains
                 .iter()
@@ -331,7 +339,11 @@ impl PacingInSession {
     fn report(&self) -> PacingReport {
         let stats = self.thread.as_ref().map(SpeedThread::stats).unwrap_or_default();
         let types = self.paced.iter().map(|paced| PacedType {
-            schedule: paced.learned.active().map(ReportedStep::of_schedule),
+            schedule: paced
+                .learned
+                .active()
+                .filter(|_| !paced.has_no_room)
+                .map(ReportedStep::of_schedule),
             ..paced.report.clone()
         });
         PacingReport::new(PacedSession {

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use ::pace::LevelFile;
+use ::pace::{LevelFile, Levels};
 use anyhow::{Context as _, Result, anyhow, bail};
-use kernel::pace::cpufreq;
+use kernel::pace::cpufreq::{self, FrequencyDomain};
 use kernel::session::SessionOptions;
 use kernel::wire;
 
@@ -49,6 +49,7 @@ impl PacingSetup {
             );
         }
         if let Some(LevelFile { levels, .. }) = levels {
+            check_levels(&levels, &domains)?;
             return Ok(Self { input: PacingInput { rules, tracking_rules, levels, store } });
         }
         let mut kinds = machine_levels::find().map_err(|error| {
@@ -69,6 +70,26 @@ impl PacingSetup {
     }
 }
 
+/// The fastest level of a file of rules must be the fastest speed of this machine: a task that
+/// exceeds all that was seen runs at that level.
+fn check_levels(levels: &Levels, domains: &[FrequencyDomain]) -> Result<()> {
+    /// Speeds have up to four digits in MHz.
+    const ROUNDING: f64 = 1e-3;
+    let level = levels.all().last().expect("there is a level").hz / 1e6;
+    for domain in domains {
+        let fastest = domain.range.1 as f64 / 1e3;
+        if (level - fastest).abs() > fastest * ROUNDING {
+            bail!(
+                "the fastest level of the file of rules is {level} MHz, but the fastest speed of \
+                policy{} is {fastest} MHz: `levels` must describe this machine; `tollgate pace \
+                watch --levels` and `simulate` compare policies on other machines",
+                domain.number
+            );
+        }
+    }
+    Ok(())
+}
+
 impl ExtensionSetup for PacingSetup {
     fn configure(&self, options: &mut SessionOptions) {
         options.mask |= wire::PACE;
@@ -76,5 +97,31 @@ impl ExtensionSetup for PacingSetup {
 
     fn start(self: Box<Self>, context: &mut SessionContext<'_>) -> Result<Box<dyn Extension>> {
         Ok(Box::new(PacingInSession::start(self.input, context)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ::pace::Level;
+
+    use super::*;
+
+    #[test]
+    fn levels_of_another_machine_are_refused() {
+        let levels = [1.2e9, 3e9].map(|hz| Level { hz, watts: hz / 1e9 });
+        let levels = Levels::new(levels.into(), 0.0).unwrap();
+        let domain = |fastest_khz| FrequencyDomain {
+            number: 1,
+            cpus: vec![0],
+            driver: "acpi-cpufreq".into(),
+            governor: "schedutil".into(),
+            khz: Vec::new(),
+            range: (800_000, fastest_khz),
+        };
+        // The driver adds 1 MHz for speeds that the processor chooses itself.
+        check_levels(&levels, &[domain(3_000_000), domain(3_001_000)]).unwrap();
+        let error = check_levels(&levels, &[domain(3_000_000), domain(4_000_000)]).unwrap_err();
+        let expected = "is 3000 MHz, but the fastest speed of policy1 is 4000 MHz";
+        assert!(error.to_string().contains(expected), "{error}");
     }
 }

@@ -1,5 +1,7 @@
 //! Requests about pacing to the daemon.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -7,8 +9,17 @@ use serde::{Deserialize, Serialize};
 pub enum PaceRequest {
     /// Replies with a `PacingReport`.
     Report,
-    /// Discards what is known of types. Replies with the names of those that are not known.
-    Reset { types: Vec<String> },
+    /// Discards what is known of types in this store. Replies with a [`ResetReply`].
+    Reset { types: Vec<String>, store: PathBuf },
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ResetReply {
+    /// The names of those that are not known.
+    Unknown(Vec<String>),
+    /// The daemon has another store.
+    OtherStore(PathBuf),
 }
 
 /// The key that only requests about pacing have: the tag of [`PaceRequest`].

@@ -4,7 +4,7 @@
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
-use std::path::{Path, PathBuf};
+use std::path::{self, Path, PathBuf};
 
 use ::pace::MAX_SAMPLES;
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -39,6 +39,12 @@ impl SampleStore {
     /// The store in a folder that need not exist yet.
     pub fn new(folder: &Path) -> Self {
         Self { folder: folder.to_owned() }
+    }
+
+    /// The absolute path of the folder, without symbolic links if it exists.
+    pub fn path_of_folder(&self) -> PathBuf {
+        let folder = &self.folder;
+        fs::canonicalize(folder).or_else(|_| path::absolute(folder)).unwrap_or(folder.clone())
     }
 
     /// The samples of a type. A file that is not valid causes a warning, and is replaced later.

@@ -125,6 +125,10 @@ fn parse(input: impl BufRead, name: &str) -> Result<Trace> {
 
 /// Parses a line of a trace. An error has the position of the problem, and says `what` the line is.
 fn parse_line<T: DeserializeOwned>(text: &str, name: &str, line: u32, what: &str) -> Result<T> {
+    // A list would also do for the deserializer, if its elements are in the order of the fields.
+    if text.trim_start().starts_with('[') {
+        bail!("{name}:{line}: {what}: expected an object, not a list");
+    }
     serde_json::from_str(text).map_err(|error| {
         let (column, message) = (json_error::column(&error), json_error::message(&error));
         anyhow!("{name}:{line}{column}: {what}: {message}")
@@ -285,7 +289,7 @@ mod tests {
             text(&good.replace('0', "\"a\"")),
             "t:2:11: not a task: invalid type: string \"a\", expected a whole number from 0"
         );
-        assert!(text("[1]").ends_with("expected an object with type, begin_s and cycles"));
+        assert_eq!(text("[0,1,1]"), "t:2: not a task: expected an object, not a list");
         assert!(
             text(&line(2, "1", "1"))
                 .ends_with("there is no type 2; the first line has 2 types, numbered from 0")
@@ -299,7 +303,7 @@ mod tests {
         assert_eq!(other(""), "t is empty");
         assert!(other("{}").contains("t:1:2: the first line of a trace has the schema"));
         assert!(other("{\"schema\":\"x\"}").starts_with("t:1: the schema is \"x\", but this"));
-        assert!(other("[]").contains("expected an object with the schema and the types"));
+        assert!(other("[]").ends_with("expected an object, not a list"));
         assert!(other(&HEADER.replace("trace/1", "trace/9")).contains("this version reads"));
         // The bounds are those of files of rules.
         for target in ["0", "1e-9", "1.5"] {

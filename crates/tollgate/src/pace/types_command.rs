@@ -10,10 +10,10 @@ use serde::Serialize;
 
 use super::arguments::{ResetArguments, TypesArguments};
 use super::report_format::{or_dash, quantile, significant};
-use super::requests::PaceRequest;
+use super::requests::{PaceRequest, ResetReply};
 use super::sample_store::{SampleStore, StoredType};
 use crate::daemon_client::{connect, send_request};
-use crate::format::{count, printable};
+use crate::format::{count, printable, shown_path};
 use crate::output::Output;
 use crate::report::more_rows;
 
@@ -85,16 +85,24 @@ pub fn types(arguments: &TypesArguments) -> Result<ExitCode> {
 
 pub fn reset(arguments: &ResetArguments) -> Result<ExitCode> {
     let names = &arguments.types;
+    let store = SampleStore::new(&arguments.store.folder);
     // A daemon that paces has the samples in memory, too.
+    let request = || PaceRequest::Reset { types: names.clone(), store: store.path_of_folder() };
     if let Ok(Some(stream)) = connect(&arguments.socket.path)
-        && let Ok((reply, _)) = send_request(stream, &PaceRequest::Reset { types: names.clone() })
+        && let Ok((reply, _)) = send_request(stream, &request())
     {
-        let unknown: Vec<String> = serde_json::from_value(reply)?;
-        return finish(&unknown);
+        match serde_json::from_value(reply)? {
+            ResetReply::Unknown(unknown) => return finish(&unknown),
+            ResetReply::OtherStore(own) => bail!(
+                "the daemon stores samples in {own}: --pace-store {own} resets its types; other \
+                folders can be changed while no daemon paces",
+                own = shown_path(&own)
+            ),
+        }
     }
     // No other process may write to the store meanwhile.
     let _journal = SpeedJournal::open(Path::new(JOURNAL))?;
-    finish(&SampleStore::new(&arguments.store.folder).remove_all(names)?)
+    finish(&store.remove_all(names)?)
 }
 
 fn finish(unknown: &[String]) -> Result<ExitCode> {

@@ -66,8 +66,10 @@ impl PaceVerdict {
             return Self::without_other(VerdictKind::NotTrained);
         }
         let allowed = 1.0 - target + TARGET_TOLERANCE;
-        let meets =
-            |row: &PolicyRow| row.missed_share.is_some_and(|share| share.estimate <= allowed);
+        // With a low target, the tolerance would allow that no task meets its deadline.
+        let meets = |row: &PolicyRow| {
+            row.missed_share.is_some_and(|share| share.estimate <= allowed && share.estimate < 1.0)
+        };
         let pace_meets = rows.iter().any(|row| row.policy == PolicyName::Pace && meets(row));
         let others = rows.iter().filter(|row| {
             !matches!(
@@ -172,6 +174,9 @@ mod tests {
         assert_eq!(kind(0.9, 10, 2, 0.5), VerdictKind::MissesTarget);
         assert_eq!(kind(0.95, 10, 0, 0.5), VerdictKind::NoneMeets);
         assert_eq!(kind(0.9, 9, 1, 0.5), VerdictKind::NotTrained);
+        // No target allows that all tasks miss the deadline.
+        assert_eq!(kind(0.01, 10, 9, 0.5), VerdictKind::Less);
+        assert_eq!(kind(0.01, 10, 10, 0.5), VerdictKind::MissesTarget);
         let idle_row = |policy| PolicyRow {
             policy,
             modelled_energy_j: 0.0,

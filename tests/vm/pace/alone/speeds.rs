@@ -1,13 +1,16 @@
 //! Speeds of emulated processors. Only one Tollgate at a time may set them.
 
 use std::collections::BTreeSet;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 use std::time::Duration;
-use std::{fs, thread};
+use std::{fs, io, thread};
 
 use serde_json::Value;
 
 use super::super::emulated::{
-    domain_of, governors, load_drivers, pace_command, paced, paced_by, paced_command,
+    domain_of, load_drivers, pace_command, paced, paced_by, paced_command, paced_with_store,
     pacing_daemon, policy, report, set_governor, setting, slowed_domains, slowed_tasks, state,
     wait_until_paced, wait_until_slowed,
 };
@@ -17,14 +20,31 @@ use crate::harness::pty::Terminal;
 use crate::harness::scheduling::pin;
 use crate::harness::{Job, Running, eventually, workload};
 
+/// Makes this folder, on a disk of its own that is full.
+fn make_full_folder(path: &Path) {
+    fs::create_dir(path).expect("its parent is there");
+    let name = CString::new(path.as_os_str().as_bytes()).expect("it has no NUL");
+    // SAFETY: valid strings.
+    let mounted = unsafe {
+        let options = c"size=4k".as_ptr().cast();
+        libc::mount(c"tmpfs".as_ptr(), name.as_ptr(), c"tmpfs".as_ptr(), 0, options)
+    };
+    assert_eq!(mounted, 0, "{}", io::Error::last_os_error());
+    fs::write(path.join("all"), [0; 4096]).expect("there is room for it");
+}
+
 #[test]
-fn report_has_all_tasks() {
+fn report_has_all_tasks_if_the_store_is_full() {
     const TASKS: u64 = 30;
     load_drivers();
     let before = state();
-    let ran = paced(TASKS).finish().success();
+    let folder = folder();
+    make_full_folder(&folder.path().join("store"));
+    let ran = paced_with_store(TASKS, folder.path()).finish().success();
     assert_eq!(state(), before);
     let document = report(&ran);
+    let notes = document["notes"].to_string();
+    assert!(notes.contains("cannot store samples in"), "{notes}");
     let kind = &document["pacing"]["types"][0];
     assert_eq!(
         (kind["name"].as_str(), kind["tasks"].as_u64()),
@@ -245,7 +265,7 @@ fn second_pacer_is_refused() {
 #[test]
 fn processor_may_go_offline_and_return() {
     load_drivers();
-    let before = governors();
+    let before = state();
     let running = paced(10_000).start();
     wait_until_paced(&running);
     let online = "/sys/devices/system/cpu/cpu1/online";
@@ -255,6 +275,5 @@ fn processor_may_go_offline_and_return() {
     fs::write(online, "1").expect("the processor can return");
     running.signal(libc::SIGTERM);
     running.finish();
-    Job::from_command_line("pace restore").finish().success();
-    assert_eq!(governors(), before);
+    assert_eq!(state(), before);
 }
