@@ -284,8 +284,8 @@ static __always_inline void pace_waking(struct thread_state *thread)
 {
 	struct pace_thread *of = pace_of(thread->slot), *from;
 	struct pace_task *task = pace_live(of);
+	struct task_struct *woken = (void *)thread->task;
 	struct thread_state *waker;
-	bool still_runs;
 	u32 slot;
 
 	of->woken_ns = bpf_ktime_get_ns();
@@ -306,8 +306,7 @@ static __always_inline void pace_waking(struct thread_state *thread)
 		return;
 	of->left_ns = of->woken_ns;
 	/* It may still run, if it was about to fall asleep. */
-	still_runs = BPF_CORE_READ((struct task_struct *)thread->task, on_cpu);
-	of->charged_ns = still_runs ? of->woken_ns : 0;
+	of->charged_ns = BPF_CORE_READ(woken, on_cpu) ? of->woken_ns : 0;
 	of->number = from->number;
 	WRITE_ONCE(of->task, from->task);
 	of->is_ready = 0;
