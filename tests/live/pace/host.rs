@@ -1,11 +1,13 @@
 //! Tasks of programs in other languages.
 
 use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use super::{NO_RULE, watch_command, watch_with_losses};
 use crate::harness::job::folder;
-use crate::harness::{library, project, words};
+use crate::harness::{Job, library, project, words};
 
 #[test]
 fn programs_in_c_and_python_begin_tasks() {
@@ -73,4 +75,38 @@ fn only_named_users_begin_tasks() {
     assert_eq!(watched.types(), []);
     // To name the type, to begin the task, and to end it.
     assert_eq!(document["losses"]["operations on tasks denied (user not in the rules)"], 3);
+}
+
+#[test]
+fn process_does_not_end_tasks_of_another_one() {
+    // The child has a copy of the parent's task, and tries to end it.
+    let script = format!(
+        "import os, sys, time; sys.path.insert(0, {:?})\n\
+         import tollgate_pace\n\
+         task = tollgate_pace.TaskType('reply').begin()\n\
+         child = os.fork()\n\
+         if child == 0: task.end(); os._exit(0)\n\
+         os.waitpid(child, 0)\n\
+         time.sleep(0.05)\n\
+         task.end()\n",
+        project().join("crates/libtollgate/python")
+    );
+    let mut command: Vec<OsString> = words("python3 -c");
+    command.push(script.into());
+    let watched = watch_command(Some(NO_RULE), command);
+    assert_eq!(watched.only_type().1, 1);
+    let took_ms = watched.pace["types"][0]["took_ms"]["median"].as_f64().expect("a time");
+    assert!(took_ms >= 50.0, "{}", watched.pace);
+}
+
+#[test]
+fn speeds_cannot_be_set_without_a_driver() {
+    if Path::new("/sys/devices/system/cpu/cpufreq/policy0").exists() {
+        return;
+    }
+    let inputs = folder();
+    let rules = inputs.path().join("rules.toml");
+    fs::write(&rules, NO_RULE).expect("the folder is ours");
+    let job = Job::run(&format!("--pace {}", rules.display()), words("true"));
+    job.finish().exits_with(125).says("this machine has no cpufreq driver");
 }

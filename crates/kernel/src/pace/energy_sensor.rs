@@ -80,9 +80,13 @@ impl EnergySensors {
     /// counter passes its whole range: at 100 W, a range of 262 kJ (the usual one of RAPL) lasts 43
     /// minutes. Soon after the last reading, nothing happens.
     pub fn update(&mut self) {
-        if self.latest_reading.is_none_or(|latest| latest.elapsed() >= MIN_INTERVAL) {
+        if self.is_due(Instant::now()) {
             self.read();
         }
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        self.latest_reading.is_none_or(|latest| now.duration_since(latest) >= MIN_INTERVAL)
     }
 
     fn read(&mut self) {
@@ -231,6 +235,12 @@ mod tests {
         }
         let mut sensors = EnergySensors::find(root).unwrap();
         assert_eq!(sensors.source().name(), "powercap");
+        // At most ten readings a second.
+        let now = Instant::now();
+        assert!(sensors.is_due(now));
+        sensors.latest_reading = Some(now);
+        assert!(!sensors.is_due(now + Duration::from_millis(99)));
+        assert!(sensors.is_due(now + Duration::from_millis(100)));
         let counter = "sys/class/powercap/intel-rapl:0/energy_uj";
         for (value, joules) in [("950000", 0.05), ("200000", 0.3), ("200000", 0.3)] {
             write(root, counter, value);

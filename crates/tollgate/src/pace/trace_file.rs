@@ -136,7 +136,7 @@ fn parse_line<T: DeserializeOwned>(text: &str, name: &str, line: u32, what: &str
 }
 
 fn check_type(kind: &TraceType) -> Result<()> {
-    if kind.name.is_empty() {
+    if kind.name.trim().is_empty() {
         bail!("the name is empty");
     }
     check_range("deadline_ms", kind.deadline_ms, &DEADLINE_MS)?;
@@ -301,6 +301,8 @@ mod tests {
         );
         let other = |header: &str| format!("{:#}", parse(header.as_bytes(), "t").unwrap_err());
         assert_eq!(other(""), "t is empty");
+        let nameless = other(&HEADER.replace("\"a\"", "\"  \""));
+        assert!(nameless.ends_with("type 0: the name is empty"), "{nameless}");
         assert!(other("{}").contains("t:1:2: the first line of a trace has the schema"));
         assert!(other("{\"schema\":\"x\"}").starts_with("t:1: the schema is \"x\", but this"));
         assert!(other("[]").ends_with("expected an object, not a list"));

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::time::Duration;
 use std::{fs, io, thread};
@@ -61,6 +62,9 @@ fn timer_is_pending() -> bool {
     fs::read_to_string("/proc/timer_list").expect("root may read it").contains("bpf_timer_cb")
 }
 
+/// A user who has no rights.
+const NOBODY: u32 = 65_534;
+
 #[test]
 fn daemon_reports_and_forgets_tasks() {
     const TASKS: u64 = 30;
@@ -79,6 +83,10 @@ fn daemon_reports_and_forgets_tasks() {
     terminal.shows("no task", |screen| {
         screen.contains("tollgate pace") && !screen.contains("workloads: frame")
     });
+    // Without `users` in the file of rules, programs of other users begin no task.
+    let mut other = Job::of(workload("chained-tasks 5"));
+    other.command.uid(NOBODY);
+    other.finish().success();
     let program = Job::of(workload(&slowed_tasks(TASKS))).start();
     // The timers run while there are tasks, and only then.
     eventually("a timer", timer_is_pending);
