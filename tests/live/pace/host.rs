@@ -7,7 +7,7 @@ use std::process::Command;
 
 use super::{NO_RULE, watch_command, watch_with_losses};
 use crate::harness::job::folder;
-use crate::harness::{Job, library, project, words};
+use crate::harness::{Job, NOBODY, library, project, words};
 
 #[test]
 fn programs_in_c_and_python_begin_tasks() {
@@ -57,7 +57,6 @@ fn python_refuses_names_and_deadlines() {
 
 #[test]
 fn only_named_users_begin_tasks() {
-    const NOBODY: u32 = 65_534;
     let script = format!(
         "import os, sys; sys.path.insert(0, {:?})\n\
          import tollgate_pace\n\

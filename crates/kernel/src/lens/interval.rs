@@ -18,6 +18,8 @@ type CallsInProgress = BTreeMap<u32, CallStats>;
 /// Blocking sites by call and address.
 type Sites = BTreeMap<(u32, u64), SiteStats>;
 
+type Files = BTreeMap<FileId, FileStats>;
+
 /// The address that stands for the blocking sites of sleeps that have not ended: the gate takes the
 /// stack when a thread wakes up.
 pub const SITE_OF_SLEEPERS: u64 = 0;
@@ -41,7 +43,7 @@ pub struct IntervalReader {
     /// As of the reading before.
     in_progress: BTreeMap<RowName, CallsInProgress>,
     sites: BTreeMap<RowName, Sites>,
-    files: BTreeMap<RowName, BTreeMap<FileId, FileStats>>,
+    files: BTreeMap<RowName, Files>,
 }
 
 impl IntervalReader {
@@ -144,41 +146,44 @@ fn sites_since(
     rows: &mut BTreeMap<RowName, RowStats>,
     before: &BTreeMap<RowName, Sites>,
 ) -> BTreeMap<RowName, Sites> {
-    let mut now = BTreeMap::new();
-    for (name, row) in rows {
-        if row.sites.is_empty() {
-            continue;
-        }
-        let before = before.get(name);
-        now.insert(name.clone(), row.sites.clone());
-        for (key, site) in &mut row.sites {
-            let had = before.and_then(|sites| sites.get(key)).copied().unwrap_or_default();
-            site.blocked_ns = site.blocked_ns.saturating_sub(had.blocked_ns);
-            site.sleeps = site.sleeps.saturating_sub(had.sleeps);
-        }
-        row.sites.retain(|_, site| site.sleeps > 0);
-    }
-    now
+    let subtract = |site: &mut SiteStats, had: &SiteStats| {
+        site.blocked_ns = site.blocked_ns.saturating_sub(had.blocked_ns);
+        site.sleeps = site.sleeps.saturating_sub(had.sleeps);
+    };
+    values_since(rows, before, |row| &mut row.sites, subtract, |site| site.sleeps)
 }
 
 /// The same for the calls by file.
 fn files_since(
     rows: &mut BTreeMap<RowName, RowStats>,
-    before: &BTreeMap<RowName, BTreeMap<FileId, FileStats>>,
-) -> BTreeMap<RowName, BTreeMap<FileId, FileStats>> {
+    before: &BTreeMap<RowName, Files>,
+) -> BTreeMap<RowName, Files> {
+    values_since(rows, before, |row| &mut row.files, FileStats::subtract, |file| file.calls)
+}
+
+/// Subtracts from values of rows, of which the gate keeps the sums, what they had before. Leaves
+/// out those to which nothing was added. Returns what the values have now.
+fn values_since<K: Ord + Clone, V: Clone>(
+    rows: &mut BTreeMap<RowName, RowStats>,
+    before: &BTreeMap<RowName, BTreeMap<K, V>>,
+    values_of: fn(&mut RowStats) -> &mut BTreeMap<K, V>,
+    subtract: impl Fn(&mut V, &V),
+    number: fn(&V) -> u64,
+) -> BTreeMap<RowName, BTreeMap<K, V>> {
     let mut now = BTreeMap::new();
     for (name, row) in rows {
-        if row.files.is_empty() {
+        let values = values_of(row);
+        if values.is_empty() {
             continue;
         }
+        now.insert(name.clone(), values.clone());
         let before = before.get(name);
-        now.insert(name.clone(), row.files.clone());
-        for (id, file) in &mut row.files {
-            if let Some(had) = before.and_then(|files| files.get(id)) {
-                file.subtract(had);
+        for (key, value) in &mut *values {
+            if let Some(had) = before.and_then(|values| values.get(key)) {
+                subtract(value, had);
             }
         }
-        row.files.retain(|_, file| file.calls > 0);
+        values.retain(|_, value| number(value) > 0);
     }
     now
 }

@@ -19,7 +19,7 @@ use super::super::host_monitor::HostMonitor;
 use crate::harness::job::{folder, kill, stop};
 use crate::harness::pty::Terminal;
 use crate::harness::scheduling::pin;
-use crate::harness::{Job, Running, eventually, workload};
+use crate::harness::{Job, NOBODY, Running, eventually, workload};
 
 /// Makes this folder, on a disk of its own that is full.
 fn make_full_folder(path: &Path) {
@@ -61,9 +61,6 @@ fn report_has_all_tasks_if_the_store_is_full() {
 fn timer_is_pending() -> bool {
     fs::read_to_string("/proc/timer_list").expect("root may read it").contains("bpf_timer_cb")
 }
-
-/// A user who has no rights.
-const NOBODY: u32 = 65_534;
 
 #[test]
 fn daemon_reports_and_forgets_tasks() {
