@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Only for crates/kernel/tests/differential.rs: runs the guard on invented calls, one after the
+ * Only for crates/kernel/tests/differential/: runs the guard on invented calls, one after the
  * other, and records each result for comparison with the reference in crates/guard.
  */
 #include "guard/model.bpf.h"

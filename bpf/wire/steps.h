@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* Only for the differential test: events of threads, and the guard's results. */
+/* Only for the differential tests: the inputs of guard and pace, and their results. */
 #ifndef TOLLGATE_WIRE_STEPS_H
 #define TOLLGATE_WIRE_STEPS_H
 
@@ -23,5 +23,17 @@ struct guard_step {
 
 #define GUARD_STEPS 65536
 #define GUARD_STEP_THREADS 8
+
+/* A moment of a task of pace. */
+struct pace_moment {
+	/* The work that the task has done, and the time since it began. */
+	__u64 cycles;
+	__u64 ns;
+	/* The time from the beginning to the deadline, if the program has changed it; or 0. */
+	__u64 deadline_ns;
+	/* The results: its speed (0: the fastest), and the cycles at which its next step begins. */
+	__u64 khz;
+	__u64 next;
+};
 
 #endif

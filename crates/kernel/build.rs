@@ -16,15 +16,16 @@ use anyhow::{Context as _, Result};
 use bindgen::callbacks::{DeriveInfo, ParseCallbacks};
 use libbpf_cargo::SkeletonBuilder;
 
-/// The BPF objects: the names of their skeletons, and their sources. `guard_steps` is only for the
-/// differential test, which includes its skeleton itself.
-const OBJECTS: [(&str, &str); 6] = [
+/// The BPF objects: the names of their skeletons, and their sources. `guard_steps` and
+/// `pace_moments` are only for the differential tests, which include their skeletons themselves.
+const OBJECTS: [(&str, &str); 7] = [
     ("gate", "gate/gate.bpf.c"),
     ("floor", "measure/floor.bpf.c"),
     ("probe", "measure/probe.bpf.c"),
     ("service_limits", "service/limits.bpf.c"),
     ("plugin_entry", "plugin/entry.bpf.c"),
     ("guard_steps", "guard/steps.bpf.c"),
+    ("pace_moments", "pace/moments.bpf.c"),
 ];
 
 /// Tables that C and Rust share: the names of their templates in `build/`, and their headers in

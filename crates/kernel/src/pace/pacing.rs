@@ -1,7 +1,6 @@
 //! The kernel side of pacing: the schedules by which it computes the speed that each frequency
 //! domain should have.
 
-use std::collections::BTreeMap;
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,6 +9,7 @@ use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use zerocopy::IntoBytes as _;
 
 use super::cpufreq::FrequencyDomain;
+use super::schedule_entries::ScheduleEntries;
 use crate::cpus;
 use crate::error::{ErrorContext as _, Result};
 use crate::gate::Gate;
@@ -110,8 +110,7 @@ impl Wanted {
 pub struct Pacing {
     schedules: MappedArray<wire::pace_schedule>,
     types: MapHandle,
-    /// The entries of the types that have a schedule.
-    entries: BTreeMap<TypeKey, u32>,
+    entries: ScheduleEntries,
 }
 
 impl Pacing {
@@ -154,7 +153,7 @@ impl Pacing {
         let pacing = Self {
             schedules: MappedArray::new(gate.maps.get(".bss.pace_sched"), wire::PACE_SCHEDULES)?,
             types: map("pace_types")?,
-            entries: BTreeMap::new(),
+            entries: ScheduleEntries::default(),
         };
         let old: Vec<_> = pacing.types.keys().collect();
         for key in old {
@@ -170,26 +169,25 @@ impl Pacing {
         Ok(pacing)
     }
 
-    /// Tasks of a type run at the fastest speed from now on.
-    pub fn remove_schedule(&self, key: &TypeKey) {
-        if let Some(entry) = self.entries.get(key) {
-            let half = field!(self.schedules, *entry, half).read() & 1;
-            field!(self.schedules, *entry, steps[half as usize]).write(0);
-        }
+    /// Removes the schedule of a type, if it has one. Its tasks run at the fastest speed from now
+    /// on.
+    pub fn remove_schedule(&mut self, key: &TypeKey) -> Result<()> {
+        let Some(entry) = self.entries.of(key) else { return Ok(()) };
+        let half = field!(self.schedules, entry, half).read() & 1;
+        field!(self.schedules, entry, steps[half as usize]).write(0);
+        self.types.delete(key.wire().as_bytes()).doing("deleting a type of tasks")?;
+        self.entries.release(key);
+        Ok(())
     }
 
-    /// Sets the schedule of a type. Returns false if there are too many types; tasks of this one
-    /// then run at the fastest speed.
+    /// Sets the schedule of a type.
     ///
     /// # Panics
-    /// If the schedule has more than [`wire::PACE_STEPS`] steps.
-    pub fn set_schedule(&mut self, key: &TypeKey, schedule: &GateSchedule) -> Result<bool> {
-        let known = self.entries.get(key).copied();
-        // Entry 0 stands for none.
-        let entry = known.unwrap_or(self.entries.len() as u32 + 1);
-        if entry >= wire::PACE_SCHEDULES {
-            return Ok(false);
-        }
+    /// If the schedule has more than [`wire::PACE_STEPS`] steps, or if more than
+    /// [`super::MAX_TYPES`] types have one.
+    pub fn set_schedule(&mut self, key: &TypeKey, schedule: &GateSchedule) -> Result<()> {
+        let known = self.entries.of(key);
+        let entry = known.unwrap_or_else(|| self.entries.next());
         let unused = 1 - (field!(self.schedules, entry, half).read() & 1);
         let half = unused as usize;
         let nanos = |time: Duration| time.as_nanos() as u64;
@@ -206,9 +204,9 @@ impl Pacing {
             self.types
                 .update(key.wire().as_bytes(), &entry.to_ne_bytes(), MapFlags::ANY)
                 .doing(doing)?;
-            self.entries.insert(key.clone(), entry);
+            self.entries.take_next(key.clone());
         }
-        Ok(true)
+        Ok(())
     }
 }
 

@@ -20,8 +20,8 @@ pub struct ChoiceInput {
 /// Chooses in another thread.
 #[derive(Default)]
 pub struct EstimatorChooser {
-    /// The type, and the thread that chooses its estimator.
-    running: Option<(usize, JoinHandle<Choice>)>,
+    /// The type, if its choice is still wanted, and the thread that chooses its estimator.
+    running: Option<(Option<usize>, JoinHandle<Choice>)>,
     /// When the next choice may start. `None`: at once.
     next: Option<Instant>,
     used: Duration,
@@ -52,7 +52,14 @@ impl EstimatorChooser {
         };
         // If there is no thread for it, the type keeps its estimator until the next choice.
         let thread = thread::Builder::new().name("pace-choice".into()).spawn(choose);
-        self.running = thread.ok().map(|thread| (type_index, thread));
+        self.running = thread.ok().map(|thread| (Some(type_index), thread));
+    }
+
+    /// Discards the choice for a type, if it has not ended.
+    pub fn discard(&mut self, type_index: usize) {
+        if let Some((wanted, _)) = &mut self.running {
+            wanted.take_if(|wanted| *wanted == type_index);
+        }
     }
 
     /// The type and its estimator, if a choice has ended.
@@ -61,7 +68,7 @@ impl EstimatorChooser {
         let choice = thread.join().ok()?;
         self.used += choice.used;
         self.next = Some(Instant::now() + choice.used * PAUSE);
-        Some((type_index, choice.estimator?))
+        Some((type_index?, choice.estimator?))
     }
 }
 
@@ -71,8 +78,8 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn estimator_is_chosen_from_the_tasks() {
+    /// Starts a choice from 500 tasks for this type.
+    fn started(type_index: usize) -> EstimatorChooser {
         let level = |ghz: f64| Level { hz: ghz * 1e9, watts: ghz.powi(3) };
         let levels = Levels::new([0.5, 0.6, 0.7, 0.8].map(level).into(), 0.0).unwrap();
         let task = |n: usize| TraceTask {
@@ -84,8 +91,14 @@ mod tests {
         let mut chooser = EstimatorChooser::default();
         assert!(chooser.is_free());
         let input = ChoiceInput { tasks: (0..500).map(task).collect(), target: 0.9 };
-        chooser.start(3, levels, input);
+        chooser.start(type_index, levels, input);
         assert!(!chooser.is_free());
+        chooser
+    }
+
+    #[test]
+    fn estimator_is_chosen_from_the_tasks() {
+        let mut chooser = started(3);
         let (type_index, estimator) = loop {
             if let Some(finished) = chooser.finished() {
                 break finished;
@@ -95,5 +108,17 @@ mod tests {
         assert!(type_index == 3 && candidate_estimators().contains(&estimator));
         // The pause has begun.
         assert!(!chooser.is_free() && chooser.used() > Duration::ZERO);
+    }
+
+    #[test]
+    fn discarded_choice_has_no_result() {
+        let mut chooser = started(3);
+        chooser.discard(4);
+        chooser.discard(3);
+        while chooser.running.is_some() {
+            assert_eq!(chooser.finished(), None);
+            thread::yield_now();
+        }
+        assert!(chooser.used() > Duration::ZERO);
     }
 }

@@ -50,6 +50,18 @@ pub fn pacing_metrics(out: &mut String, report: &PacingReport) {
         report.planning_cpu_s,
     );
     of_session(
+        "pace_replaced_types_total",
+        "counter",
+        "Types that made room for others, because there were too many.",
+        report.replaced.types as f64,
+    );
+    of_session(
+        "pace_replaced_tasks_total",
+        "counter",
+        "Tasks of types that made room for others.",
+        report.replaced.tasks as f64,
+    );
+    of_session(
         "pace_unfinished_tasks",
         "gauge",
         "Tasks that have not ended.",
@@ -81,7 +93,7 @@ pub fn pacing_metrics(out: &mut String, report: &PacingReport) {
 mod tests {
     use super::*;
     use crate::metrics::tests::assert_is_page;
-    use crate::pace::pacing_report::{Latency, MeasuredEnergy};
+    use crate::pace::pacing_report::{Latency, MeasuredEnergy, ReplacedTypes};
     use crate::pace::trace_file::TraceType;
 
     #[test]
@@ -92,6 +104,7 @@ mod tests {
             latency_us: Some(Latency { median: 20.0, p99: 50.0 }),
             measured_energy: Some(MeasuredEnergy { joules: 9.0, source: "perf".into() }),
             types: vec![PacedType { tasks: 7, modelled_joules: 0.5, ..PacedType::new(&kind) }],
+            replaced: ReplacedTypes { types: 3, tasks: 4 },
             planning_cpu_s: 0.25,
             unfinished: 0,
             abandoned: 2,
@@ -103,6 +116,7 @@ mod tests {
             "tollgate_pace_modelled_joules_total{type=\"game: frame\"} 0.5\n",
             "tollgate_pace_measured_joules_total{source=\"perf\"} 9\n",
             "tollgate_pace_planning_cpu_seconds_total 0.25\n",
+            "tollgate_pace_replaced_types_total 3\n",
             "tollgate_pace_abandoned_tasks_total 2\n",
             "tollgate_pace_latency_seconds{quantile=\"0.99\"} 0.00005\n",
         ] {

@@ -13,6 +13,7 @@ mod level_set;
 mod levels;
 mod machine_levels;
 mod metrics;
+mod paced_types;
 mod pacing_report;
 mod pacing_session;
 mod pacing_setup;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use ::pace::Level;
-use kernel::pace::GateSchedule;
+use kernel::pace::{GateSchedule, MAX_TYPES};
 use kernel::pace::actuator::Actuator;
 use kernel::pace::cpufreq::FrequencyDomain;
 use kernel::pace::energy_sensor::EnergySensors;
@@ -32,10 +32,37 @@ pub struct PacingReport {
     pub planning_cpu_s: f64,
     /// The type with the most tasks first.
     pub types: Vec<PacedType>,
+    #[serde(flatten)]
+    pub replaced: ReplacedTypes,
     /// Tasks that had not ended at the end of the session.
     pub unfinished: usize,
     /// Tasks whose programs ended without ending them.
     pub abandoned: usize,
+}
+
+/// Types that are not kept any more, because there were too many.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplacedTypes {
+    /// How often a type made room for another one.
+    #[serde(rename = "replaced_types")]
+    pub types: u64,
+    /// The tasks of these types, which are not among those of the types that are kept.
+    #[serde(rename = "replaced_tasks")]
+    pub tasks: u64,
+}
+
+impl ReplacedTypes {
+    fn write_text(self, out: &mut String) {
+        if self.types > 0 {
+            let _ = writeln!(
+                out,
+                "{} of {} with a task longer ago made room for others, because at most {} are kept",
+                number_of(self.types as usize, "type"),
+                number_of(self.tasks as usize, "task"),
+                count(MAX_TYPES as u64)
+            );
+        }
+    }
 }
 
 /// Energy that sensors have measured, for all work on the processors.
@@ -168,6 +195,7 @@ pub struct PacedSession<'a> {
     pub domains: Vec<PacedDomain>,
     pub stats: &'a SpeedStats,
     pub types: Vec<PacedType>,
+    pub replaced: ReplacedTypes,
     pub fastest: Level,
     pub idle_watts: f64,
     pub measured: Option<MeasuredEnergy>,
@@ -191,9 +219,16 @@ impl PacingReport {
             median: median.as_secs_f64() * 1e6,
             p99: p99.as_secs_f64() * 1e6,
         });
-        let PacedSession { measured: measured_energy, unfinished, abandoned, .. } = session;
-        let planning_cpu_s = session.planning.as_secs_f64();
-        Self { domains, latency_us, measured_energy, planning_cpu_s, types, unfinished, abandoned }
+        Self {
+            domains,
+            latency_us,
+            measured_energy: session.measured,
+            planning_cpu_s: session.planning.as_secs_f64(),
+            types,
+            replaced: session.replaced,
+            unfinished: session.unfinished,
+            abandoned: session.abandoned,
+        }
     }
 
     /// Appends the text. At most `top` types are shown.
@@ -255,6 +290,7 @@ impl PacingReport {
             );
         }
         more_rows(out, self.types.len(), top, "types");
+        self.replaced.write_text(out);
         let _ = writeln!(
             out,
             "The deadline is in milliseconds; MHz is the mean speed at which the tasks ran. J is \

@@ -2,31 +2,30 @@
 //! the schedules by which their speeds are set.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ::pace::{Levels, TaskRules};
 use anyhow::Result;
 use control::Response;
 use kernel::pace::actuator::Actuator;
 use kernel::pace::speed_journal::{JOURNAL, SpeedJournal};
-use kernel::pace::{GateSchedule, Pacing, TrackingRules, TypeKey};
+use kernel::pace::{Pacing, TrackingRules};
 use kernel::session::LiveThread;
 use kernel::{ring, wire};
 
 use super::actuators::with_actuators;
-use super::estimator_chooser::EstimatorChooser;
-use super::learned_type::{LearnedType, Margin};
+use super::learned_type::Margin;
 use super::metrics::pacing_metrics;
-use super::pacing_report::{PacedDomain, PacedSession, PacedType, PacingReport, ReportedStep};
+use super::paced_types::{PacedTypes, ScheduleChange};
+use super::pacing_report::{PacedDomain, PacedSession, PacingReport};
 use super::requests::{PaceRequest, REQUEST_KEY, ResetReply};
 use super::sample_store::SampleStore;
 use super::speed_thread::{GOVERNOR_RELEASE_DELAY, SpeedThread};
 use super::speed_watchdog::SpeedWatchdog;
 use super::tracked_tasks::TrackedTasks;
-use super::type_table::{TypeTable, is_abandoned};
+use super::type_table::is_abandoned;
 use crate::extension::{Extension, Losses, Request, SessionContext};
 use crate::format::number_of;
-use crate::output::log_message;
 use crate::report::Section;
 
 /// How often the gate searches for other work on a processor below the fastest speed. Work that is
@@ -45,23 +44,6 @@ const TICK: Duration = Duration::from_millis(4);
 /// older than a multiple of the longest deadline. Its program may have forgotten to end it.
 const MIN_UNENDED_LIMIT: Duration = Duration::from_secs(10);
 const UNENDED_DEADLINES: f64 = 10.0;
-/// The maximum number of types whose samples are stored at a time. Each waits for the disk.
-const SAVED_AT_ONCE: usize = 16;
-/// How often changed samples are stored.
-const SAVE_INTERVAL: Duration = Duration::from_secs(60);
-
-/// A type, with what is learned of it.
-struct Paced {
-    learned: LearnedType,
-    report: PacedType,
-    /// Tasks have ended since the samples were stored.
-    is_unsaved: bool,
-    latest_save: Instant,
-    /// The gate has no room for its schedule.
-    has_no_room: bool,
-    /// Its key in the gate, if it has had a schedule.
-    gate_key: Option<TypeKey>,
-}
 
 /// What pacing needs.
 pub struct PacingInput {
@@ -76,11 +58,7 @@ pub struct PacingInSession {
     began_ns: u64,
     levels: Levels,
     tasks: TrackedTasks,
-    types: TypeTable,
-    store: SampleStore,
-    chooser: EstimatorChooser,
-    /// In the order of the types in `types`.
-    paced: Vec<Paced>,
+    types: PacedTypes,
     pacing: Pacing,
     margin: Margin,
     /// How long the governors take to apply what is written.
@@ -105,9 +83,8 @@ impl Extension for PacingInSession {
 
     fn on_record(&mut self, _context: &mut SessionContext<'_>, record: &[u8]) -> Result<bool> {
         let Some(named) = ring::pace_type(record) else { return Ok(false) };
-        if let Some(kind) = self.types.name_type(&named) {
-            self.rename(kind);
-        }
+        let change = self.types.name_type(&named);
+        self.apply(change)?;
         Ok(true)
     }
 
@@ -116,7 +93,7 @@ impl Extension for PacingInSession {
         let Some(abandoned) = self.tasks.check(context.gate)? else { return Ok(()) };
         self.abandoned += abandoned;
         self.tasks.stop_pacing_old(self.unended_limit());
-        self.choose();
+        self.types.choose(&self.levels);
         if let Some(watchdog) = &mut self.watchdog {
             watchdog.tend()?;
         }
@@ -128,13 +105,12 @@ impl Extension for PacingInSession {
                 self.margin.latency = (usual, slow);
             }
         }
-        self.save_some();
+        self.types.save_some();
         Ok(())
     }
 
     fn save(&mut self) -> Result<()> {
-        let saved = self.paced.iter_mut().map(|paced| paced.save(&self.store));
-        saved.fold(Ok(()), Result::and)
+        self.types.save()
     }
 
     fn before_detach(&mut self, _live: &[LiveThread]) {
@@ -154,14 +130,6 @@ impl Extension for PacingInSession {
         notes.extend(failure.filter(|failure| !notes.contains(failure)));
         self.unfinished = unended.unfinished;
         self.abandoned += unended.abandoned;
-        let unplanned = self.paced.iter().filter(|paced| paced.has_no_room).count();
-        if unplanned > 0 {
-            notes.push(format!(
-                "{} of tasks ran at the fastest speed, because there is room for {} schedules",
-                number_of(unplanned, "further type"),
-                wire::PACE_SCHEDULES - 1
-            ));
-        }
         Ok(Some(Box::new(self.report())))
     }
 
@@ -177,7 +145,7 @@ impl Extension for PacingInSession {
                 serde_json::to_value(self.report())?
             }
             PaceRequest::Reset { types, store } => {
-                let own = self.store.path_of_folder();
+                let own = self.types.store().path_of_folder();
                 serde_json::to_value(match store == own {
                     true => ResetReply::Unknown(self.reset(&types)?),
                     false => ResetReply::OtherStore(own),
@@ -202,30 +170,6 @@ impl Extension for PacingInSession {
         self.thread = None;
         if let Some(watchdog) = self.watchdog.take() {
             watchdog.stop();
-        }
-    }
-}
-
-impl Paced {
-    /// Stores the samples, if tasks have ended since they were stored.
-    fn save(&mut self, store: &SampleStore) -> Result<()> {
-        self.latest_save = Instant::now();
-        if self.is_unsaved {
-            store.save(&self.report.name, self.learned.samples())?;
-            self.is_unsaved = false;
-        }
-        Ok(())
-    }
-
-    fn new(types: &TypeTable, store: &SampleStore, kind: usize) -> Self {
-        let one = &types.types()[kind];
-        Self {
-            learned: LearnedType::new(one.deadline_ms, one.target, store.load(&one.name)),
-            report: PacedType::new(one),
-            is_unsaved: false,
-            latest_save: Instant::now(),
-            has_no_room: false,
-            gate_key: None,
         }
     }
 }
@@ -256,10 +200,7 @@ impl PacingInSession {
             began_ns: 0,
             levels: input.levels,
             tasks,
-            types: TypeTable::new(input.rules),
-            store: input.store,
-            chooser: EstimatorChooser::default(),
-            paced: Vec::new(),
+            types: PacedTypes::new(input.rules, input.store),
             pacing,
             margin: Margin {
                 latency: (FIRST_LATENCY.0 + governor_delay, FIRST_LATENCY.1 + governor_delay),
@@ -276,84 +217,23 @@ impl PacingInSession {
         })
     }
 
-    /// Uses the estimator that was chosen, and lets the next one be chosen.
-    fn choose(&mut self) {
-        if let Some((kind, estimator)) = self.chooser.finished() {
-            self.paced[kind].learned.set_estimator(estimator);
-        }
-        if !self.chooser.is_free() {
-            return;
-        }
-        let due = self.paced.iter().enumerate();
-        let due = due.filter_map(|(kind, paced)| Some((paced.learned.choice_due()?, kind)));
-        if let Some((_, kind)) = due.max() {
-            let input = self.paced[kind].learned.begin_choice();
-            self.chooser.start(kind, self.levels.clone(), input);
-        }
-    }
-
     /// The age from which a task without a running thread does not decide speeds.
     fn unended_limit(&self) -> Duration {
-        let longest = self.types.types().iter().map(|one| one.deadline_ms).fold(0.0, f64::max);
+        let longest = self.types.longest_deadline_ms();
         MIN_UNENDED_LIMIT.max(Duration::from_secs_f64(longest / 1e3 * UNENDED_DEADLINES))
-    }
-
-    /// Stores samples that have changed and were not stored for a while. A failure is logged, and
-    /// the next attempt follows after the same interval.
-    fn save_some(&mut self) {
-        let due = self
-            .paced
-            .iter_mut()
-            .filter(|paced| paced.is_unsaved && paced.latest_save.elapsed() >= SAVE_INTERVAL);
-        let saved = due.take(SAVED_AT_ONCE).map(|paced| paced.save(&self.store));
-        if let Err(error) = saved.fold(Ok(()), Result::and) {
-            log_message(&format!("{error:#}"));
-        }
-    }
-
-    /// A type has another name, deadline or target. Its counts stay, and its work is added to what
-    /// is stored under that name.
-    fn rename(&mut self, kind: usize) {
-        let old = &self.paced[kind];
-        if let Some(key) = &old.gate_key {
-            self.pacing.remove_schedule(key);
-        }
-        let mut new = Paced::new(&self.types, &self.store, kind);
-        new.learned.add_samples(old.learned.samples());
-        new.report = PacedType {
-            name: new.report.name,
-            deadline_ms: new.report.deadline_ms,
-            target: new.report.target,
-            ..old.report.clone()
-        };
-        new.is_unsaved = old.is_unsaved;
-        self.paced[kind] = new;
-    }
-
-    /// The processor time of schedules and choices.
-    fn planning_time(&self) -> Duration {
-        let schedules: Duration = self.paced.iter().map(|one| one.learned.planning_time()).sum();
-        schedules + self.chooser.used()
     }
 
     fn report(&self) -> PacingReport {
         let stats = self.thread.as_ref().map(SpeedThread::stats).unwrap_or_default();
-        let types = self.paced.iter().map(|paced| PacedType {
-            schedule: paced
-                .learned
-                .active()
-                .filter(|_| !paced.has_no_room)
-                .map(ReportedStep::of_schedule),
-            ..paced.report.clone()
-        });
         PacingReport::new(PacedSession {
             domains: self.domains.clone(),
             stats: &stats,
-            types: types.collect(),
+            types: self.types.reported(),
+            replaced: self.types.replaced(),
             fastest: *self.levels.all().last().expect("there is a level"),
             idle_watts: self.levels.idle_watts(),
             measured: self.tasks.measured_energy(),
-            planning: self.planning_time(),
+            planning: self.types.planning_time(),
             unfinished: self.unfinished,
             abandoned: self.abandoned,
         })
@@ -361,49 +241,36 @@ impl PacingInSession {
 
     /// Discards what is known of types. Returns the names of those that are not known.
     fn reset(&mut self, names: &[String]) -> Result<Vec<String>> {
-        let mut unknown = self.store.remove_all(names)?;
-        for (kind, paced) in self.paced.iter_mut().enumerate() {
-            if !names.contains(&paced.report.name) {
-                continue;
-            }
-            unknown.retain(|name| *name != paced.report.name);
-            if let Some(key) = &paced.gate_key {
-                self.pacing.remove_schedule(key);
-            }
-            *paced = Paced::new(&self.types, &self.store, kind);
-        }
+        let (unknown, changes) = self.types.reset(names)?;
+        self.apply(changes)?;
         Ok(unknown)
     }
 
     fn add(&mut self, record: &wire::pace_record) -> Result<()> {
-        let Some((kind, schedule)) = self.learn(record) else { return Ok(()) };
-        let key = TypeKey::of_task(record);
-        let paced = &mut self.paced[kind];
-        paced.has_no_room = !self.pacing.set_schedule(&key, &schedule)?;
-        paced.gate_key = Some(key);
-        Ok(())
+        let changes = self.learn(record);
+        self.apply(changes)
     }
 
-    /// Adds a task that has ended to its type. Returns the type and its next schedule, if it gets
-    /// one.
-    fn learn(&mut self, record: &wire::pace_record) -> Option<(usize, GateSchedule)> {
+    /// Changes schedules in the gate.
+    fn apply(&mut self, changes: impl IntoIterator<Item = ScheduleChange>) -> Result<()> {
+        changes.into_iter().try_for_each(|change| {
+            Ok(match change {
+                ScheduleChange::Set(key, schedule) => self.pacing.set_schedule(&key, &schedule),
+                ScheduleChange::Remove(key) => self.pacing.remove_schedule(&key),
+            }?)
+        })
+    }
+
+    /// Adds a task that has ended to its type. Returns the schedules that change.
+    fn learn(&mut self, record: &wire::pace_record) -> Vec<ScheduleChange> {
         if record.begin_ns < self.began_ns {
-            return None;
+            return Vec::new();
         }
         if is_abandoned(record) {
             self.abandoned += 1;
-            return None;
+            return Vec::new();
         }
-        let kind = self.types.kind(record);
-        if kind == self.paced.len() {
-            self.paced.push(Paced::new(&self.types, &self.store, kind));
-        }
-        let paced = &mut self.paced[kind];
-        paced.report.add(record);
-        paced.is_unsaved = true;
         let begin = (record.begin_ns - self.began_ns) as f64 / 1e9;
-        let cycles = record.cycles as f64;
-        let schedule = paced.learned.add(&self.levels, begin, cycles, self.margin)?;
-        Some((kind, schedule.clone()))
+        self.types.add(record, &self.levels, begin, self.margin)
     }
 }

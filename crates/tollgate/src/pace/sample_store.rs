@@ -18,6 +18,9 @@ use crate::output::log_message;
 
 const SCHEMA: &str = "tollgate.pace.type/1";
 const SUFFIX: &str = "json";
+/// The maximum number of types that are kept: 200 MB with 1,000 samples of ten digits each, and
+/// more than those of a session.
+const MAX_STORED: usize = 10_000;
 
 /// A folder of samples.
 #[derive(Clone)]
@@ -77,19 +80,10 @@ impl SampleStore {
 
     /// All types, by their names.
     pub fn all(&self) -> Result<Vec<StoredType>> {
-        let entries = match fs::read_dir(&self.folder) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries
-                .with_context(|| format!("cannot read the store {}", shown_path(&self.folder)))?,
-        };
         let mut all = Vec::new();
-        for entry in entries {
-            let path = entry?.path();
-            if path.extension().is_none_or(|suffix| suffix != SUFFIX) {
-                continue;
-            }
+        for path in self.files()? {
             match read(&path) {
-                // `load` and `remove` would not find it.
+                // `load` and `remove_all` would not find it.
                 Ok(Some(stored)) if self.path(&stored.name) != path => log_message(&format!(
                     "{} is not used: its name is not the one of {:?}",
                     shown_path(&path),
@@ -103,33 +97,57 @@ impl SampleStore {
         Ok(all)
     }
 
+    /// The files of samples.
+    fn files(&self) -> Result<Vec<PathBuf>> {
+        let list = || -> io::Result<Vec<PathBuf>> {
+            let entries = match fs::read_dir(&self.folder) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+                entries => entries?,
+            };
+            let paths: io::Result<Vec<_>> = entries.map(|entry| Ok(entry?.path())).collect();
+            let has_samples = |path: &PathBuf| path.extension().is_some_and(|one| one == SUFFIX);
+            Ok(paths?.into_iter().filter(has_samples).collect())
+        };
+        list().with_context(|| format!("cannot read the store {}", shown_path(&self.folder)))
+    }
+
+    /// Deletes the files that were stored first, if there are too many.
+    pub fn remove_oldest(&self) -> Result<()> {
+        let files = self.files()?;
+        let Some(surplus) = files.len().checked_sub(MAX_STORED).filter(|surplus| *surplus > 0)
+        else {
+            return Ok(());
+        };
+        let stored_at = |path: &PathBuf| fs::metadata(path).and_then(|known| known.modified()).ok();
+        let mut by_age: Vec<_> = files.iter().map(|path| (stored_at(path), path)).collect();
+        by_age.sort();
+        by_age.iter().take(surplus).try_for_each(|(_, path)| delete(path).map(drop))
+    }
+
     /// Deletes the samples of types. Returns the names of those that have none.
     pub fn remove_all(&self, names: &[String]) -> Result<Vec<String>> {
         let mut unknown = Vec::new();
         for name in names {
-            if !self.remove(name)? {
+            if !delete(&self.path(name))? {
                 unknown.push(name.clone());
             }
         }
         Ok(unknown)
     }
 
-    /// Deletes the samples of a type. Returns false if there are none.
-    fn remove(&self, name: &str) -> Result<bool> {
-        let path = self.path(name);
-        match fs::remove_file(&path) {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(error) => {
-                Err(error).with_context(|| format!("cannot delete {}", shown_path(&path)))
-            }
-        }
-    }
-
     /// The file of a type. Its name is a hash (FNV-1a) of the type's name, which may have any
     /// characters.
     fn path(&self, name: &str) -> PathBuf {
         self.folder.join(format!("{:016x}.{SUFFIX}", fnv_1a(name.as_bytes())))
+    }
+}
+
+/// Deletes a file. Returns false if there is none.
+fn delete(path: &Path) -> Result<bool> {
+    match fs::remove_file(path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error).with_context(|| format!("cannot delete {}", shown_path(path))),
     }
 }
 
@@ -156,6 +174,9 @@ fn read(path: &Path) -> Result<Option<StoredType>> {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
+    use std::time::{Duration, SystemTime};
+
     use super::*;
 
     #[test]
@@ -170,8 +191,9 @@ mod tests {
         let all = store.all().unwrap();
         let names: Vec<_> = all.iter().map(|stored| stored.name.as_str()).collect();
         assert_eq!(names, ["a / b", "game: frame"]);
-        assert!(store.remove("game: frame").unwrap());
-        assert!(!store.remove("game: frame").unwrap());
+        let frame = ["game: frame".to_owned()];
+        assert!(store.remove_all(&frame).unwrap().is_empty());
+        assert_eq!(store.remove_all(&frame).unwrap(), frame);
         assert!(store.load("game: frame").is_empty());
     }
 
@@ -218,6 +240,29 @@ mod tests {
         assert!(store.load("u").is_empty());
         let error = format!("{:#}", read(&store.path("u")).unwrap_err());
         assert!(error.contains("has schema \"tollgate.pace.type/0\", but"), "{error}");
+    }
+
+    #[test]
+    fn oldest_files_are_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = SampleStore::new(folder.path());
+        store.remove_oldest().unwrap();
+        for n in 0..MAX_STORED + 3 {
+            let path = folder.path().join(format!("{n:016x}.{SUFFIX}"));
+            let file = fs::File::create(path).unwrap();
+            // The first three are the latest ones.
+            let age = Duration::from_secs(if n < 3 { 0 } else { 100_000 - n as u64 });
+            file.set_modified(SystemTime::now() - age).unwrap();
+        }
+        fs::write(folder.path().join("note.txt"), "of somebody else").unwrap();
+        store.remove_oldest().unwrap();
+        let mut names: Vec<_> =
+            store.files().unwrap().iter().map(|path| path.file_stem().unwrap().to_owned()).collect();
+        names.sort();
+        let name = |n| OsString::from(format!("{n:016x}"));
+        let kept: Vec<_> = (0..3).chain(6..MAX_STORED + 3).map(name).collect();
+        assert_eq!(names, kept);
+        assert!(folder.path().join("note.txt").exists());
     }
 
     #[test]

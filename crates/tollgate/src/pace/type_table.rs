@@ -1,6 +1,6 @@
 //! The types of a session's tasks, with their names and goals.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use ::pace::{DEFAULT_GOAL, TaskRule, TaskRules, is_same_program};
 use control::task_type_id;
@@ -12,6 +12,8 @@ use super::trace_file::TraceType;
 
 /// include/uapi/linux/input-event-codes.h: a key or a button.
 const EV_KEY: u32 = 1;
+/// The maximum number of names that are kept of types that programs have named: some 10 MB.
+const MAX_NAMES: usize = 65_536;
 
 /// The types of the tasks that have ended.
 #[derive(Default)]
@@ -21,6 +23,8 @@ pub struct TypeTable {
     types: Vec<TraceType>,
     /// The names that programs have given to their types.
     names: BTreeMap<(String, u64), String>,
+    /// The keys of `names`. The first one was named first.
+    named: VecDeque<(String, u64)>,
 }
 
 impl TypeTable {
@@ -49,33 +53,51 @@ impl TypeTable {
             self.types[*kind] = named;
             is_other
         });
-        self.names.insert((program, record.type_id), name);
+        let key = (program, record.type_id);
+        if self.names.insert(key.clone(), name).is_none() {
+            self.named.push_back(key);
+        }
+        if self.named.len() > MAX_NAMES {
+            self.named.pop_front().and_then(|first| self.names.remove(&first));
+        }
         changed
     }
 
-    /// The index of a task's type.
+    /// The index of a task's type. A type without a task is added.
     pub fn kind(&mut self, record: &wire::pace_record) -> usize {
-        let key = match record.type_id {
-            0 => TypeKey::of_task(record),
-            id => own_type(record.program, id),
-        };
-        if let Some(kind) = self.kinds.get(&key) {
-            return *kind;
-        }
-        let program = wire::text(&record.program);
-        let one = if record.type_id != 0 {
-            self.program_type(&program, &self.name(&program, record.type_id))
-        } else {
-            let rule = self.rules.rules.get(usize::from(record.rule));
-            TraceType {
-                name: rule_type_name(&program, rule, record),
-                deadline_ms: rule.map_or(DEFAULT_GOAL.0, |rule| rule.deadline_ms),
-                target: rule.map_or(DEFAULT_GOAL.1, |rule| rule.target),
-            }
-        };
-        self.types.push(one);
-        self.kinds.insert(key, self.types.len() - 1);
+        self.find(record).unwrap_or_else(|| self.add(record))
+    }
+
+    /// The index of a task's type, if it has had a task.
+    pub fn find(&self, record: &wire::pace_record) -> Option<usize> {
+        self.kinds.get(&key_of(record)).copied()
+    }
+
+    /// Adds the type of a task. Returns its index.
+    pub fn add(&mut self, record: &wire::pace_record) -> usize {
+        self.types.push(self.type_of(record));
+        self.kinds.insert(key_of(record), self.types.len() - 1);
         self.types.len() - 1
+    }
+
+    /// Gives the index of a type to that of a task.
+    pub fn replace(&mut self, kind: usize, record: &wire::pace_record) {
+        self.types[kind] = self.type_of(record);
+        self.kinds.retain(|_, other| *other != kind);
+        self.kinds.insert(key_of(record), kind);
+    }
+
+    fn type_of(&self, record: &wire::pace_record) -> TraceType {
+        let program = wire::text(&record.program);
+        if record.type_id != 0 {
+            return self.program_type(&program, &self.name(&program, record.type_id));
+        }
+        let rule = self.rules.rules.get(usize::from(record.rule));
+        TraceType {
+            name: rule_type_name(&program, rule, record),
+            deadline_ms: rule.map_or(DEFAULT_GOAL.0, |rule| rule.deadline_ms),
+            target: rule.map_or(DEFAULT_GOAL.1, |rule| rule.target),
+        }
     }
 
     /// The name of a type. A program that had named it before it was attached does not name it
@@ -102,6 +124,13 @@ impl TypeTable {
 /// Whether a program has begun a task, and has ended or executed another program without ending it.
 pub fn is_abandoned(record: &wire::pace_record) -> bool {
     record.type_id != 0 && record.end == wire::PACE_END_EXIT
+}
+
+fn key_of(record: &wire::pace_record) -> TypeKey {
+    match record.type_id {
+        0 => TypeKey::of_task(record),
+        id => own_type(record.program, id),
+    }
 }
 
 /// The type of tasks that a program begins itself. The gate fills in only what is here.
@@ -159,6 +188,20 @@ mod tests {
         named.type_id = 8;
         assert_eq!(table.name_type(&named), Some(1));
         assert_eq!(table.types()[1].deadline_ms, 20.0);
+    }
+
+    #[test]
+    fn latest_names_are_kept() {
+        let mut table = TypeTable::default();
+        let mut named = wire::pace_type_record::new_zeroed();
+        named.name[0] = b'a' as _;
+        for id in 1..=MAX_NAMES as u64 + 2 {
+            named.type_id = id;
+            // The second time, it is known.
+            assert_eq!((table.name_type(&named), table.name_type(&named)), (None, None));
+        }
+        assert_eq!((table.names.len(), table.named.len()), (MAX_NAMES, MAX_NAMES));
+        assert_eq!((table.name("", 2), table.name("", 3)), ("type 0x2".into(), "a".into()));
     }
 
     /// The program had named its types before it was attached.

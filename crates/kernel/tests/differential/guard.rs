@@ -1,7 +1,5 @@
 //! For every call, the kernel side of the guard gives the same result as the reference in
-//! `crates/guard`. As root:
-//!
-//!     cargo test --release -p kernel --test differential
+//! `crates/guard`.
 
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,10 +8,7 @@ use guard::{GuardThread, ModelKind, Parameters, Profile, ProfileState};
 use kernel::wire;
 use proptest::prelude::*;
 
-#[path = "common/guard_steps.rs"]
-mod guard_steps;
-
-use guard_steps::GuardStepper;
+use crate::guard_steps::GuardStepper;
 
 /// `PROPTEST_CASES` sets another number: `make test-all` runs 500.
 fn cases() -> u32 {

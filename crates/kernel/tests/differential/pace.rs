@@ -1,0 +1,161 @@
+//! The speeds that the kernel side of pace computes for a task that is on time, that has waited, or
+//! whose deadline was changed.
+
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use pace::{Goal, Level, Levels, Schedule, WorkCurve, lambda_rule};
+use proptest::prelude::*;
+
+use crate::pace_moments::PaceMoments;
+
+/// How much earlier than the deadline a schedule ends.
+const MARGIN: Duration = Duration::from_millis(1);
+/// The kernel side counts in microseconds, so each speed may take one more.
+const ROUNDING: Duration = Duration::from_micros(1);
+
+fn kernel_side() -> MutexGuard<'static, PaceMoments> {
+    static LOADED: LazyLock<Mutex<PaceMoments>> = LazyLock::new(|| {
+        kernel::quiet();
+        Mutex::new(PaceMoments::new().expect("it loads as root"))
+    });
+    LOADED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A processor, and a schedule for it.
+#[derive(Debug)]
+struct Planned {
+    levels: Levels,
+    goal: Goal,
+    schedule: Schedule,
+}
+
+/// Generates schedules that do their pre-deadline cycles exactly by the end.
+fn planned() -> impl Strategy<Value = Planned> {
+    let levels = prop::collection::btree_map(100_u32..5000, 1_u32..100_000, 1..8);
+    let samples = prop::collection::vec((1e6..1e9, 0.1..10.0), 1..8);
+    (levels, samples, 0.5..1.0, 0.0..1.0).prop_map(|(levels, samples, share, part)| {
+        let level = |(mhz, milliwatts): (u32, u32)| Level {
+            hz: f64::from(mhz) * 1e6,
+            watts: f64::from(milliwatts) / 1e3,
+        };
+        let levels = Levels::new(levels.into_iter().map(level).collect(), 0.0).expect("sensible");
+        let curve = WorkCurve::of_samples(samples).expect("there are samples");
+        let cycles = curve.quantile(share);
+        let all = levels.worthwhile();
+        let (shortest, longest) = (cycles / all[all.len() - 1].hz, cycles / all[0].hz);
+        let goal = Goal { deadline: shortest + part * (longest - shortest), cycles };
+        let schedule = lambda_rule(&levels, &curve, goal);
+        Planned { levels, goal, schedule }
+    })
+}
+
+impl Planned {
+    fn hz(&self, khz: u64) -> f64 {
+        match khz {
+            0 => self.levels.worthwhile()[self.levels.worthwhile().len() - 1].hz,
+            khz => khz as f64 * 1e3,
+        }
+    }
+
+    /// When the task has done its pre-deadline cycles, if it has done `done` of them at `time`, and
+    /// does not wait any more. The second value is how often its speed was computed.
+    fn end(&self, at: (Duration, u64), deadline: Option<Duration>) -> (Duration, u32) {
+        let kernel_side = kernel_side();
+        let planned = Duration::from_secs_f64(self.goal.deadline);
+        kernel_side.start(&self.levels, &self.schedule, planned, MARGIN);
+        let (mut time, mut done) = at;
+        let all = self.goal.cycles as u64;
+        let mut computed = 0;
+        while done < all {
+            let (khz, next) = kernel_side.at(time, done, deadline);
+            assert!(next == 0 || next > done, "step {next} after {done} cycles");
+            let hz = self.hz(khz);
+            assert!(self.levels.worthwhile().iter().any(|level| level.hz == hz), "{khz} kHz");
+            let until = if next == 0 { all } else { next.min(all) };
+            time += Duration::from_secs_f64((until - done) as f64 / hz);
+            done = until;
+            computed += 1;
+        }
+        (time, computed)
+    }
+
+    /// When the schedule has done these cycles.
+    fn planned_time(&self, done: u64) -> Duration {
+        Duration::from_secs_f64(self.schedule.time(&self.levels, done as f64))
+    }
+
+    /// The shortest time for the rest of the pre-deadline cycles.
+    fn shortest(&self, done: u64) -> Duration {
+        Duration::from_secs_f64((self.goal.cycles - done as f64) / self.hz(0))
+    }
+}
+
+/// What nobody can shorten: the time at which the work of `at` is done at the fastest speed.
+fn earliest(planned: &Planned, at: (Duration, u64)) -> Duration {
+    at.0 + planned.shortest(at.1)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn task_on_time_has_the_speeds_of_its_schedule(planned in planned(), part in 0.0..1.0) {
+        let done = (part * planned.goal.cycles) as u64;
+        let (khz, next) = {
+            let kernel_side = kernel_side();
+            let end = Duration::from_secs_f64(planned.goal.deadline);
+            kernel_side.start(&planned.levels, &planned.schedule, end, MARGIN);
+            kernel_side.at(planned.planned_time(done), done, None)
+        };
+        let steps = planned.schedule.steps();
+        let now = steps.iter().rposition(|step| step.from as u64 <= done).expect("the first");
+        let hz = planned.levels.worthwhile()[steps[now].level].hz;
+        prop_assert_eq!(planned.hz(khz), hz);
+        prop_assert_eq!(next, steps.get(now + 1).map_or(0, |step| step.from as u64));
+        let (end, computed) = planned.end((Duration::ZERO, 0), None);
+        let expected = Duration::from_secs_f64(planned.goal.deadline);
+        prop_assert!(end.abs_diff(expected) <= computed * ROUNDING, "{:?}", end);
+    }
+
+    /// The reference has the smallest factor for the remaining speeds that suffices if they are
+    /// rounded up to levels. The kernel side does not search for it, so it is no slower.
+    #[test]
+    fn rest_after_a_wait_ends_by_the_deadline(
+        planned in planned(), part in 0.0..1.0, wait in 0.0..1.2,
+    ) {
+        let done = (part * planned.goal.cycles) as u64;
+        let end_of_plan = Duration::from_secs_f64(planned.goal.deadline);
+        let deadline = end_of_plan + MARGIN;
+        let on_time = planned.planned_time(done);
+        let time = on_time + (deadline.saturating_sub(on_time)).mul_f64(wait);
+        let (end, computed) = planned.end((time, done), None);
+        let latest = deadline.max(earliest(&planned, (time, done)));
+        prop_assert!(end <= latest + computed * ROUNDING, "{:?} of {:?}", end, latest);
+
+        let left = deadline.saturating_sub(time).as_secs_f64();
+        let reference =
+            planned.schedule.after_wait(&planned.levels, planned.goal, done as f64, left);
+        let steps = reference.steps();
+        let now = steps.iter().rposition(|step| step.from as u64 <= done).expect("the first");
+        let kernel_side = kernel_side();
+        kernel_side.start(&planned.levels, &planned.schedule, end_of_plan, MARGIN);
+        let (khz, _) = kernel_side.at(time, done, None);
+        let hz = planned.levels.worthwhile()[steps[now].level].hz;
+        prop_assert!(planned.hz(khz) >= hz, "{} kHz, not {} Hz", khz, hz);
+    }
+
+    #[test]
+    fn changed_deadline_is_met(
+        planned in planned(), part in 0.0..1.0, wait in 0.0..1.0, factor in 0.1..10.0,
+    ) {
+        let done = (part * planned.goal.cycles) as u64;
+        let on_time = planned.planned_time(done);
+        let end_of_plan = Duration::from_secs_f64(planned.goal.deadline);
+        let deadline = MARGIN + end_of_plan.mul_f64(factor);
+        let time = on_time + (deadline.saturating_sub(on_time)).mul_f64(wait);
+        let (end, computed) = planned.end((time, done), Some(deadline));
+        let latest = (deadline - MARGIN).max(earliest(&planned, (time, done)));
+        prop_assert!(end <= latest + computed * ROUNDING, "{:?} of {:?}", end, latest);
+    }
+}
