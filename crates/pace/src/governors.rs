@@ -83,6 +83,39 @@ impl<'levels> GovernorPolicy<'levels> {
         if speed(above) - hz < hz - speed(below) { above } else { below }
     }
 
+    /// The level that schedutil chooses.
+    fn by_utilization(&self) -> usize {
+        let utilization = self.utilization.max(self.estimate);
+        self.slowest_from(SCHEDUTIL_HEADROOM * utilization * self.fastest())
+    }
+
+    fn interval(&self) -> f64 {
+        if self.governor == Governor::Schedutil { RATE_LIMIT } else { SAMPLING }
+    }
+
+    /// Whether no tick changes the level, as long as the processor stays busy, or idle.
+    fn is_steady(&self, is_busy: bool) -> bool {
+        let is_at = |level: usize| {
+            self.current == level
+                && (self.governor != Governor::Conservative
+                    || self.requested == self.levels.all()[level].hz)
+        };
+        if is_busy {
+            let interval_began = self.next_tick - self.interval();
+            let is_busy_since_then = self.busy >= (self.now - interval_began) * (1.0 - 1e-9);
+            return is_busy_since_then && is_at(self.levels.all().len() - 1);
+        }
+        let is_lowest = match self.governor {
+            Governor::Ondemand | Governor::Conservative => is_at(0),
+            // The estimate does not change while the processor is idle.
+            Governor::Schedutil => {
+                self.current == 0
+                    || self.utilization <= self.estimate && self.current == self.by_utilization()
+            }
+        };
+        self.busy == 0.0 && is_lowest
+    }
+
     fn sample(&mut self, load: f64) {
         let (min, max) = (self.levels.all()[0].hz, self.fastest());
         match self.governor {
@@ -97,10 +130,7 @@ impl<'levels> GovernorPolicy<'levels> {
                 self.current = self.slowest_from(self.requested);
             }
             Governor::Conservative => {}
-            Governor::Schedutil => {
-                let utilization = self.utilization.max(self.estimate);
-                self.current = self.slowest_from(SCHEDUTIL_HEADROOM * utilization * max);
-            }
+            Governor::Schedutil => self.current = self.by_utilization(),
         }
     }
 }
@@ -120,8 +150,8 @@ impl SpeedPolicy for GovernorPolicy<'_> {
         (self.levels.all()[self.current], f64::INFINITY)
     }
 
-    fn next_tick(&self) -> f64 {
-        self.next_tick
+    fn next_tick(&self, is_busy: bool) -> f64 {
+        if self.is_steady(is_busy) { f64::INFINITY } else { self.next_tick }
     }
 
     fn pass(&mut self, now: f64, is_busy: bool) {
@@ -135,9 +165,106 @@ impl SpeedPolicy for GovernorPolicy<'_> {
         if now < self.next_tick {
             return;
         }
-        let interval = if self.governor == Governor::Schedutil { RATE_LIMIT } else { SAMPLING };
+        let interval = self.interval();
+        // The governor was steady, so the ticks until now have changed nothing.
+        if now > self.next_tick {
+            let latest = self.next_tick + ((now - self.next_tick) / interval).floor() * interval;
+            self.busy = if is_busy { now - latest } else { 0.0 };
+            self.next_tick = latest + interval;
+            return;
+        }
         self.sample(self.busy / interval);
         self.busy = 0.0;
         self.next_tick = now + interval;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::replay::replay;
+
+    /// The same governor, which looks at each tick.
+    struct EachTick<'levels>(GovernorPolicy<'levels>);
+
+    impl SpeedPolicy for EachTick<'_> {
+        fn begin(&mut self, task: &TraceTask, waiting: usize) {
+            self.0.begin(task, waiting);
+        }
+
+        fn end(&mut self, task: &TraceTask, waiting: usize) {
+            self.0.end(task, waiting);
+        }
+
+        fn level(&self, done: f64) -> (Level, f64) {
+            self.0.level(done)
+        }
+
+        fn next_tick(&self, _is_busy: bool) -> f64 {
+            self.0.next_tick
+        }
+
+        fn pass(&mut self, now: f64, is_busy: bool) {
+            self.0.pass(now, is_busy);
+        }
+    }
+
+    const GOVERNORS: [Governor; 3] =
+        [Governor::Ondemand, Governor::Conservative, Governor::Schedutil];
+
+    fn levels() -> Levels {
+        let level = |(mhz, watts): (f64, f64)| Level { hz: mhz * 1e6, watts };
+        Levels::new([(300.0, 2.0), (500.0, 3.6), (700.0, 6.0)].map(level).into(), 0.0).unwrap()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+
+        #[test]
+        fn steady_times_change_no_result(
+            tasks in prop::collection::vec((-9.0..0.5_f64, 4.0..9.5_f64), 1..30),
+        ) {
+            let levels = levels();
+            let mut begin = 0.0;
+            let task = |(pause, cycles): (f64, f64)| {
+                begin += pause.exp();
+                TraceTask { kind: 0, begin, cycles: 10_f64.powf(cycles), deadline: 0.05 }
+            };
+            let tasks: Vec<_> = tasks.into_iter().map(task).collect();
+            for governor in GOVERNORS {
+                let of = |policy: &mut dyn SpeedPolicy| {
+                    let result = replay(&levels, &tasks, policy);
+                    [result.energies, result.times].concat()
+                };
+                let found = of(&mut GovernorPolicy::new(&levels, governor));
+                let expected = of(&mut EachTick(GovernorPolicy::new(&levels, governor)));
+                for (found, expected) in found.into_iter().zip(expected) {
+                    prop_assert!(
+                        (found / expected - 1.0).abs() < 1e-6,
+                        "{:?}: {} is not {}", governor, found, expected
+                    );
+                }
+            }
+        }
+    }
+
+    /// Each task takes seven hours: 26 million ticks of schedutil.
+    #[test]
+    fn long_tasks_and_pauses_take_few_ticks() {
+        let levels = levels();
+        let task = |n: u32| TraceTask {
+            kind: 0,
+            begin: f64::from(n) * 50_000.0,
+            cycles: 1.8e13,
+            deadline: 0.05,
+        };
+        let tasks: Vec<_> = (0..400).map(task).collect();
+        for governor in GOVERNORS {
+            let result = replay(&levels, &tasks, &mut GovernorPolicy::new(&levels, governor));
+            let seconds = 1.8e13 / 700e6;
+            assert!(result.times.iter().all(|time| (time / seconds - 1.0).abs() < 1e-4));
+        }
     }
 }

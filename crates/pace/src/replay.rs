@@ -37,8 +37,9 @@ pub trait SpeedPolicy {
     /// this level holds.
     fn level(&self, done: f64) -> (Level, f64);
 
-    /// The next time at which the policy may change the level by itself.
-    fn next_tick(&self) -> f64 {
+    /// The next time at which the policy may change the level by itself, if the processor is busy,
+    /// or idle, until then.
+    fn next_tick(&self, _is_busy: bool) -> f64 {
         f64::INFINITY
     }
 
@@ -83,7 +84,7 @@ pub fn replay(levels: &Levels, tasks: &[TraceTask], policy: &mut dyn SpeedPolicy
     let (mut now, mut done, mut next) = (0.0_f64, 0.0, 0);
     while next < tasks.len() || !waiting.is_empty() {
         let begins = tasks.get(next).map_or(f64::INFINITY, |task| task.begin);
-        let until = begins.min(policy.next_tick());
+        let until = begins.min(policy.next_tick(!waiting.is_empty()));
         let Some(current) = waiting.front().copied() else {
             now = now.max(until);
             policy.pass(now, false);

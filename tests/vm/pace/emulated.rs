@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::harness::job::folder;
+use crate::harness::job::{folder, stop};
 use crate::harness::{Finished, Job, Running, eventually, workload};
 
 /// The target of the tasks.
@@ -51,28 +51,31 @@ pub fn set_governor(name: &str) {
 /// The governor and the bounds of a domain.
 pub type DomainState = [String; 3];
 
+/// The state of a domain.
+pub fn state_of(domain: u32) -> DomainState {
+    ["scaling_governor", "scaling_min_freq", "scaling_max_freq"].map(|file| setting(domain, file))
+}
+
 /// The states of all domains.
 pub fn state() -> Vec<DomainState> {
-    let of = |domain| {
-        ["scaling_governor", "scaling_min_freq", "scaling_max_freq"]
-            .map(|file| setting(domain, file))
-    };
-    domains().map(of).collect()
+    domains().map(state_of).collect()
 }
 
 /// The domains that this actuator has slowed down. `before` is the state before.
 pub fn slowed_domains(actuator: &str, before: &[DomainState]) -> Vec<u32> {
-    let slowed = domains().zip(state()).zip(before).filter(|((domain, state), before)| {
-        let [governor, min, max] = state;
-        match actuator {
-            "bounds" => min == max && *max != before[2],
-            _ => {
-                let khz = setting(*domain, "scaling_setspeed").parse();
-                governor == "userspace" && khz.is_ok_and(|khz: u64| khz < FASTEST_KHZ)
-            }
+    domains().filter(|domain| is_slowed(*domain, actuator, before)).collect()
+}
+
+/// Whether this actuator has slowed down a domain.
+pub fn is_slowed(domain: u32, actuator: &str, before: &[DomainState]) -> bool {
+    let [governor, min, max] = state_of(domain);
+    match actuator {
+        "bounds" => min == max && max != before[domain as usize][2],
+        _ => {
+            let khz = setting(domain, "scaling_setspeed").parse();
+            governor == "userspace" && khz.is_ok_and(|khz: u64| khz < FASTEST_KHZ)
         }
-    });
-    slowed.map(|((domain, _), _)| domain).collect()
+    }
 }
 
 /// The domain of a processor.
@@ -160,6 +163,22 @@ pub fn wait_until_slowed(running: &Running, actuator: &str, before: &[DomainStat
         assert!(!running.is_over(), "{}", running.read("err"));
         !slowed_domains(actuator, before).is_empty()
     });
+}
+
+/// Stops Tollgate at a moment at which a domain has a slower speed. Returns the domain.
+#[track_caller]
+pub fn stop_while_slowed(running: &Running, actuator: &str, before: &[DomainState]) -> u32 {
+    let mut slowed = None;
+    eventually("a stop while a speed is slower", || {
+        wait_until_slowed(running, actuator, before);
+        stop(running.pid());
+        slowed = slowed_domains(actuator, before).first().copied();
+        if slowed.is_none() {
+            running.signal(libc::SIGCONT);
+        }
+        slowed.is_some()
+    });
+    slowed.expect("a domain")
 }
 
 /// The report of a command that has ended.

@@ -237,6 +237,8 @@ pub const WORKLOADS: &[Workload] = &[
         "Begins N tasks, each where the one before ends: N + 2 calls of getppid."),
     workload("tasks-at-once", "N", tasks::tasks_at_once,
         "Begins N tasks; then another thread ends each twice, except the last one."),
+    workload("tasks-of-types", "N", tasks::tasks_of_types,
+        "Begins and ends a task of each of N types, and a task of one more type after each."),
     workload("nested-tasks", "MS", tasks::nested_tasks,
         "Works MS ms in a task, in one within it, and in the first one again; prints the \
         nanoseconds of both."),

@@ -298,6 +298,23 @@ pub fn named_types(mut arguments: Arguments) -> Outcome {
     Ok(())
 }
 
+/// Tasks of many types, one of each. After each, a task of a type that is used often.
+pub fn tasks_of_types(mut arguments: Arguments) -> Outcome {
+    /// The gate keeps some thousand tasks until they are read.
+    const PAUSE_AFTER: u64 = 250;
+    let types = arguments.number("N", 1..=MAX_TASKS)?;
+    arguments.end()?;
+    let often = TaskType::new(c"often");
+    for number in 0..types {
+        TaskType::new(&CString::new(number.to_string()).expect("it has no NUL")).begin().end();
+        often.begin().end();
+        if number % PAUSE_AFTER == 0 {
+            nap(200)?;
+        }
+    }
+    Ok(())
+}
+
 /// Ends while a child begins and ends tasks.
 pub fn orphaned_tasks(mut arguments: Arguments) -> Outcome {
     let tasks = arguments.number("N", 1..=MAX_TASKS)?;

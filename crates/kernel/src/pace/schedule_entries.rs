@@ -6,7 +6,7 @@ use super::pacing::TypeKey;
 use crate::wire;
 
 /// The maximum number of types that have a schedule at the same time. The gate has more entries. An
-/// unfinished task keeps the entry of its type, so an entry is used again only after the spare ones.
+/// unfinished task keeps the entry of its type, so the spare ones are used before it.
 pub const MAX_TYPES: usize = wire::PACE_SCHEDULES as usize - 96;
 
 /// The entries of the types that have a schedule.

@@ -19,15 +19,28 @@ use super::report_format::{CONFIDENCE, ReportedInterval, SEED, quantile};
 use super::simulate_report::{LevelSetReport, SCHEMA, SimulateReport, TypeReport, Work};
 use super::trace_file::{Trace, TraceType};
 use super::verdict::PaceVerdict;
+use crate::format::count;
+use crate::output::log_message;
 
 /// An estimator is chosen by at most this many tasks of a type, which takes some seconds.
 const MAX_CHOICE_TASKS: usize = 5000;
+/// A comparison on this many tasks takes a second or more, and is announced.
+const ANNOUNCED: usize = 1_000;
 /// How often to check whether the comparison is cancelled.
 const CANCEL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The report of the simulated sets.
 pub fn report(simulated: &[SimulatedSet], trace: &Trace) -> SimulateReport {
     SimulateReport { schema: SCHEMA, sets: simulated.iter().map(|set| set.report(trace)).collect() }
+}
+
+/// Logs that the policies are about to be compared, if this takes a while. `addition` ends the
+/// sentence.
+pub fn announce(trace: &Trace, addition: &str) {
+    if trace.tasks.len() >= ANNOUNCED {
+        let tasks = count(trace.tasks.len() as u64);
+        log_message(&format!("comparing policies on {tasks} tasks{addition}"));
+    }
 }
 
 /// All policies on each set of levels. The sets are simulated at the same time. Returns `None` as

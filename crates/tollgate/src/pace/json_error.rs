@@ -13,11 +13,15 @@ pub fn message(error: &Error) -> String {
     match error.classify() {
         Category::Eof => "the text ends too early".into(),
         Category::Syntax if message != OUT_OF_RANGE => "not JSON".into(),
-        _ => [("u64", "whole number from 0"), ("usize", "whole number from 0"), ("f64", "number")]
-            .iter()
-            .fold(message, |message, (kind, number)| {
-                message.replace(&format!("expected {kind}"), &format!("expected a {number}"))
-            }),
+        _ => [
+            ("expected u64", "expected a whole number from 0"),
+            ("expected usize", "expected a whole number from 0"),
+            ("expected f64", "expected a number"),
+            ("expected a sequence", "expected a list"),
+            ("invalid type: sequence", "invalid type: list"),
+        ]
+        .iter()
+        .fold(message, |message, (from, to)| message.replace(from, to)),
     }
 }
 
@@ -56,5 +60,7 @@ mod tests {
             assert!(found.0.ends_with(&format!(", expected {number}")), "{found:?}");
         }
         assert_eq!(of::<[u64; 1]>("[\"a\"]").1, ":4");
+        assert!(of::<f64>("[]").0.starts_with("invalid type: list, "));
+        assert!(of::<Vec<u64>>("{}").0.ends_with(", expected a list"));
     }
 }

@@ -8,6 +8,7 @@ mod comparison;
 mod domain_speed;
 mod estimator_chooser;
 mod json_error;
+mod json_object;
 mod learned_type;
 mod level_set;
 mod levels;

@@ -98,11 +98,7 @@ impl PacedTypes {
     }
 
     /// Adds the type of a task. Returns its index.
-    fn add_type(
-        &mut self,
-        record: &wire::pace_record,
-        changes: &mut Vec<ScheduleChange>,
-    ) -> usize {
+    fn add_type(&mut self, record: &wire::pace_record, changes: &mut Vec<ScheduleChange>) -> usize {
         self.has_new = true;
         if self.paced.len() < MAX_TYPES {
             let kind = self.table.add(record);

@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use ::pace::Level;
-use kernel::pace::{GateSchedule, MAX_TYPES};
 use kernel::pace::actuator::Actuator;
 use kernel::pace::cpufreq::FrequencyDomain;
 use kernel::pace::energy_sensor::EnergySensors;
+use kernel::pace::{GateSchedule, MAX_TYPES};
 use kernel::wire;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};

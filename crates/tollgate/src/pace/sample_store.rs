@@ -12,6 +12,7 @@ use control::fnv_1a;
 use serde::{Deserialize, Serialize};
 
 use super::json_error;
+use super::json_object::{FromObject, JsonObject};
 use crate::durable_file;
 use crate::format::shown_path;
 use crate::output::log_message;
@@ -30,12 +31,15 @@ pub struct SampleStore {
 
 /// The samples of a type.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(expecting = "an object with schema, name and cycles")]
 pub struct StoredType {
     schema: String,
     pub name: String,
     /// The work of its tasks in cycles, that of the latest one last.
     pub cycles: Vec<u64>,
+}
+
+impl JsonObject for StoredType {
+    const EXPECTED: &str = "an object with schema, name and cycles";
 }
 
 impl SampleStore {
@@ -157,7 +161,7 @@ fn read(path: &Path) -> Result<Option<StoredType>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         text => text.with_context(|| format!("cannot read {}", shown_path(path)))?,
     };
-    let stored: StoredType = serde_json::from_slice(&text).map_err(|error| {
+    let FromObject::<StoredType>(stored) = serde_json::from_slice(&text).map_err(|error| {
         let (line, column) = (error.line(), json_error::column(&error));
         let message = json_error::message(&error);
         anyhow!("{}:{line}{column}: not the samples of a type: {message}", shown_path(path))
@@ -221,6 +225,8 @@ mod tests {
         let error = error_of();
         assert!(error.ends_with("string \"a\", expected a whole number from 0"), "{error}");
         assert!(error.contains(".json:1:57: "), "{error}");
+        fs::write(store.path("t"), r#"["tollgate.pace.type/1","t",[1]]"#).unwrap();
+        assert!(error_of().ends_with("list, expected an object with schema, name and cycles"));
         // It does not hide the others.
         store.save("u", &[1.0]).unwrap();
         assert_eq!(store.all().unwrap().len(), 1);
@@ -256,8 +262,12 @@ mod tests {
         }
         fs::write(folder.path().join("note.txt"), "of somebody else").unwrap();
         store.remove_oldest().unwrap();
-        let mut names: Vec<_> =
-            store.files().unwrap().iter().map(|path| path.file_stem().unwrap().to_owned()).collect();
+        let mut names: Vec<_> = store
+            .files()
+            .unwrap()
+            .iter()
+            .map(|path| path.file_stem().unwrap().to_owned())
+            .collect();
         names.sort();
         let name = |n| OsString::from(format!("{n:016x}"));
         let kept: Vec<_> = (0..3).chain(6..MAX_STORED + 3).map(name).collect();

@@ -9,7 +9,7 @@ use ::pace::MIN_SAMPLES;
 use anyhow::{Result, bail};
 
 use super::arguments::SimulateArguments;
-use super::comparison::{report, simulated};
+use super::comparison::{announce, report, simulated};
 use super::simulate_report::simulation_text;
 use super::trace_file::read;
 use super::{level_set, plot};
@@ -30,6 +30,7 @@ pub fn simulate(arguments: &SimulateArguments) -> Result<ExitCode> {
             trace.tasks.len()
         );
     }
+    announce(&trace, "");
     // An interrupt ends the process.
     let simulated = simulated(sets, &trace, &AtomicBool::new(false)).expect("nothing cancels it");
     let report = report(&simulated, &trace);

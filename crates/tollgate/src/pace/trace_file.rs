@@ -1,5 +1,6 @@
 //! Traces of tasks, in JSON Lines: the types, and then one task on each line.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::ops::RangeInclusive;
@@ -11,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::json_error;
+use super::json_object::{FromObject, JsonObject};
 use crate::format::{number_of, shown_path};
 use crate::limited_input::LimitedInput;
 
@@ -19,14 +21,13 @@ const SCHEMA: &str = "tollgate.pace.trace/1";
 /// processor is idle then, as between two recordings.
 const GAP: f64 = 1.0;
 
-/// Up to a week, because the governors are simulated millisecond by millisecond.
+/// Up to a week, so that the times of a simulation are exact to a nanosecond.
 pub const BEGIN_S: RangeInclusive<f64> = 0.0..=604_800.0;
 /// Up to an hour at 5 GHz.
 pub const CYCLES: RangeInclusive<f64> = 0.0..=1.8e13;
 
 /// A type of tasks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(expecting = "an object with name, deadline_ms and target")]
 pub struct TraceType {
     pub name: String,
     pub deadline_ms: f64,
@@ -43,19 +44,23 @@ pub struct Trace {
 
 /// What the header of each version has.
 #[derive(Deserialize)]
-#[serde(expecting = "an object with the schema and the types")]
 struct TraceSchema {
     schema: String,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize)]
 struct TraceHeader {
-    schema: String,
+    schema: &'static str,
     types: Vec<TraceType>,
 }
 
+/// The types in the header.
+#[derive(Deserialize)]
+struct HeaderTypes {
+    types: Vec<FromObject<TraceType>>,
+}
+
 #[derive(Serialize, Deserialize)]
-#[serde(expecting = "an object with type, begin_s and cycles")]
 struct TaskLine {
     #[serde(rename = "type")]
     kind: usize,
@@ -64,6 +69,22 @@ struct TaskLine {
     /// If it differs from that of the type.
     #[serde(skip_serializing_if = "Option::is_none")]
     deadline_ms: Option<f64>,
+}
+
+impl JsonObject for TraceType {
+    const EXPECTED: &str = "an object with name, deadline_ms and target";
+}
+
+impl JsonObject for TraceSchema {
+    const EXPECTED: &str = "an object with the schema and the types";
+}
+
+impl JsonObject for HeaderTypes {
+    const EXPECTED: &str = TraceSchema::EXPECTED;
+}
+
+impl JsonObject for TaskLine {
+    const EXPECTED: &str = "an object with type, begin_s and cycles";
 }
 
 /// Reads traces one after the other. Types with the same name are one type.
@@ -101,14 +122,16 @@ fn parse(input: impl BufRead, name: &str) -> Result<Trace> {
     if schema != SCHEMA {
         bail!("{name}:{line}: the schema is {schema:?}, but this version reads {SCHEMA:?}");
     }
-    let header: TraceHeader = parse_line(first, name, line, what)?;
-    for (index, kind) in header.types.iter().enumerate() {
+    let header: HeaderTypes = parse_line(first, name, line, what)?;
+    let types: Vec<_> = header.types.into_iter().map(|FromObject(kind)| kind).collect();
+    let mut names = BTreeSet::new();
+    for (index, kind) in types.iter().enumerate() {
         check_type(kind).with_context(|| format!("{name}:{line}: type {index}"))?;
-        if header.types[..index].iter().any(|other| other.name == kind.name) {
+        if !names.insert(&kind.name) {
             bail!("{name}:{line}: two types have the name {:?}", kind.name);
         }
     }
-    let mut trace = Trace { types: header.types, tasks: Vec::new() };
+    let mut trace = Trace { types, tasks: Vec::new() };
     for (line, text) in lines {
         let text = text.with_context(cannot_read)?;
         let task = parse_line(&text, name, line, "not a task")?;
@@ -124,12 +147,14 @@ fn parse(input: impl BufRead, name: &str) -> Result<Trace> {
 }
 
 /// Parses a line of a trace. An error has the position of the problem, and says `what` the line is.
-fn parse_line<T: DeserializeOwned>(text: &str, name: &str, line: u32, what: &str) -> Result<T> {
-    // A list would also do for the deserializer, if its elements are in the order of the fields.
-    if text.trim_start().starts_with('[') {
-        bail!("{name}:{line}: {what}: expected an object, not a list");
-    }
-    serde_json::from_str(text).map_err(|error| {
+fn parse_line<T: DeserializeOwned + JsonObject>(
+    text: &str,
+    name: &str,
+    line: u32,
+    what: &str,
+) -> Result<T> {
+    let parsed = serde_json::from_str(text).map(|FromObject(parsed)| parsed);
+    parsed.map_err(|error| {
         let (column, message) = (json_error::column(&error), json_error::message(&error));
         anyhow!("{name}:{line}{column}: {what}: {message}")
     })
@@ -175,7 +200,7 @@ fn task_of(line: &TaskLine, types: &[TraceType]) -> Result<TraceTask> {
 
 /// Writes a trace.
 pub fn write(trace: &Trace, to: &mut impl Write) -> Result<()> {
-    let header = TraceHeader { schema: SCHEMA.into(), types: trace.types.clone() };
+    let header = TraceHeader { schema: SCHEMA, types: trace.types.clone() };
     serde_json::to_writer(&mut *to, &header)?;
     writeln!(to)?;
     for task in &trace.tasks {
@@ -289,7 +314,11 @@ mod tests {
             text(&good.replace('0', "\"a\"")),
             "t:2:11: not a task: invalid type: string \"a\", expected a whole number from 0"
         );
-        assert_eq!(text("[0,1,1]"), "t:2: not a task: expected an object, not a list");
+        assert_eq!(
+            text("[0,1,1]"),
+            "t:2: not a task: invalid type: list, expected an object with type, begin_s and \
+            cycles"
+        );
         assert!(
             text(&line(2, "1", "1"))
                 .ends_with("there is no type 2; the first line has 2 types, numbered from 0")
@@ -305,7 +334,10 @@ mod tests {
         assert!(nameless.ends_with("type 0: the name is empty"), "{nameless}");
         assert!(other("{}").contains("t:1:2: the first line of a trace has the schema"));
         assert!(other("{\"schema\":\"x\"}").starts_with("t:1: the schema is \"x\", but this"));
-        assert!(other("[]").ends_with("expected an object, not a list"));
+        assert!(other("[]").ends_with("list, expected an object with the schema and the types"));
+        let list = other(&HEADER.replace(r#"{"name":"a","deadline_ms":50,"target":0.9}"#, "[1]"));
+        let expected = "list, expected an object with name, deadline_ms and target";
+        assert!(list.ends_with(expected) && list.starts_with("t:1:43: "), "{list}");
         assert!(other(&HEADER.replace("trace/1", "trace/9")).contains("this version reads"));
         // The bounds are those of files of rules.
         for target in ["0", "1e-9", "1.5"] {

@@ -21,6 +21,8 @@ pub struct TypeTable {
     rules: TaskRules,
     kinds: BTreeMap<TypeKey, usize>,
     types: Vec<TraceType>,
+    /// The keys of `types` in `kinds`.
+    keys: Vec<TypeKey>,
     /// The names that programs have given to their types.
     names: BTreeMap<(String, u64), String>,
     /// The keys of `names`. The first one was named first.
@@ -75,16 +77,19 @@ impl TypeTable {
 
     /// Adds the type of a task. Returns its index.
     pub fn add(&mut self, record: &wire::pace_record) -> usize {
+        let (kind, key) = (self.types.len(), key_of(record));
         self.types.push(self.type_of(record));
-        self.kinds.insert(key_of(record), self.types.len() - 1);
-        self.types.len() - 1
+        self.keys.push(key.clone());
+        self.kinds.insert(key, kind);
+        kind
     }
 
     /// Gives the index of a type to that of a task.
     pub fn replace(&mut self, kind: usize, record: &wire::pace_record) {
         self.types[kind] = self.type_of(record);
-        self.kinds.retain(|_, other| *other != kind);
-        self.kinds.insert(key_of(record), kind);
+        let key = key_of(record);
+        self.kinds.remove(&std::mem::replace(&mut self.keys[kind], key.clone()));
+        self.kinds.insert(key, kind);
     }
 
     fn type_of(&self, record: &wire::pace_record) -> TraceType {

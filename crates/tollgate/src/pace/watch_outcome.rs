@@ -8,20 +8,18 @@ use std::sync::atomic::AtomicBool;
 use ::pace::{LevelFile, MIN_SAMPLES};
 use anyhow::Result;
 
-use super::comparison::{report, simulated};
+use super::comparison::{announce, report, simulated};
 use super::pacing_report::MeasuredEnergy;
 use super::recorder::{MAX_TASKS, Recorded};
 use super::simulate_report::SimulateReport;
 use super::trace_file::{self, Trace};
 use super::watch_report::{ObservedTasks, WatchReport};
 use crate::format::count;
-use crate::output::{Output, log_message};
+use crate::output::Output;
 
 /// The maximum number of tasks on which the policies are compared: on a set of levels, this takes
 /// up to 20 s of processor time, most of it for the choice of the estimators.
 const MAX_COMPARED: usize = 20_000;
-/// A comparison on this many tasks takes a second or more, and is announced.
-const ANNOUNCED: usize = 1_000;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
@@ -88,10 +86,7 @@ fn compare(
         return Ok(None);
     }
     notes.extend(keep_latest(&mut trace, MAX_COMPARED));
-    if trace.tasks.len() >= ANNOUNCED {
-        let compared = count(trace.tasks.len() as u64);
-        log_message(&format!("comparing policies on {compared} tasks; Ctrl-C ends the comparison"));
-    }
+    announce(&trace, "; Ctrl-C ends the comparison");
     // The interrupt that has ended the watch is over. The next one ends the comparison.
     kernel::signals::on_interrupt(&INTERRUPTED)?;
     let trace = Arc::new(trace);

@@ -98,8 +98,12 @@ impl Section for WatchReport {
         Ok(map)
     }
 
+    fn first_line(&self) -> Option<String> {
+        Some(format!("pace: {}", self.summary))
+    }
+
     fn text(&self, out: &mut String, layout: &TextOptions, _is_only: bool) {
-        let _ = writeln!(out, "\npace: {}", self.summary);
+        out.push('\n');
         self.observed_text(out, layout);
         if let Some(simulation) = &self.simulation {
             out.push('\n');

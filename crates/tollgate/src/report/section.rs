@@ -10,6 +10,11 @@ pub trait Section {
     /// The fields of the JSON, in their order.
     fn fields(&self) -> serde_json::Result<Map<String, Value>>;
 
+    /// What a reader has to know first: a line before all others except the losses.
+    fn first_line(&self) -> Option<String> {
+        None
+    }
+
     /// Appends the text. `is_only` is true if the report has no other section.
     fn text(&self, out: &mut String, layout: &TextOptions, is_only: bool);
 

@@ -23,6 +23,9 @@ pub fn print(report: &Report, options: &ResultOptions, output: &mut Output) -> R
 /// The report as text.
 pub fn text(report: &Report, layout: &TextOptions) -> String {
     let mut out = losses(&report.losses);
+    for line in report.sections.iter().filter_map(|section| section.first_line()) {
+        let _ = writeln!(out, "{line}");
+    }
     headline(&mut out, &report.header);
     let is_only = report.sections.len() == 1;
     for section in &report.sections {

@@ -2,11 +2,15 @@
 //! (`scripts/vm -i`): nothing depends on how busy the host is. The work of a task takes as long as
 //! it would at the speed in the register of the emulated processor.
 
+use std::fs;
 use std::process;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 use super::super::emulated::{
-    TARGET, load_drivers, paced_by, paced_with_store, report, state, wait_until_slowed,
+    TARGET, domain_of, is_slowed, load_drivers, paced_by, paced_command, paced_with_store, report,
+    set_governor, slowed_domains, state, state_of, stop_while_slowed, wait_until_slowed,
 };
 use crate::harness::job::{folder, kill, stop};
 use crate::harness::scheduling::pin;
@@ -124,4 +128,83 @@ fn speeds_are_restored_within_a_second() {
         let took = killed.elapsed();
         assert!(took < Duration::from_secs(1), "{actuator}, {victim:?}: {took:?}");
     }
+}
+
+#[test]
+fn governor_of_another_process_is_kept() {
+    load_drivers();
+    let before = state();
+    for actuator in ["setspeed", "bounds"] {
+        let running = paced_by(actuator, 10_000).start();
+        // Tollgate may be about to write a governor itself, which it cannot notice.
+        let domain = stop_while_slowed(&running, actuator, &before);
+        set_governor("performance");
+        running.signal(libc::SIGCONT);
+        let changed = Instant::now();
+        let [_, min, max] = before[domain as usize].clone();
+        let expected = ["performance".to_owned(), min, max];
+        eventually("the bounds of before", || state_of(domain) == expected);
+        let took = changed.elapsed();
+        assert!(took < Duration::from_secs(1), "{actuator}: {took:?}");
+        let message = format!("policy{domain} is not paced any more");
+        eventually("a message", || running.read("err").contains(&message));
+        running.signal(libc::SIGTERM);
+        running.finish();
+        assert_eq!(state_of(domain), expected, "{actuator}");
+        set_governor(&before[0][0]);
+        assert_eq!(state(), before);
+    }
+}
+
+#[test]
+fn processor_may_go_offline_and_return() {
+    const CPU: usize = 1;
+    load_drivers();
+    let before = state();
+    let online = format!("/sys/devices/system/cpu/cpu{CPU}/online");
+    let domain = domain_of(CPU);
+    for actuator in ["setspeed", "bounds"] {
+        let running = paced_by(actuator, 10_000).start();
+        pin(running.child_running("workloads"), CPU);
+        eventually("a slower speed", || slowed_domains(actuator, &before) == [domain]);
+        fs::write(&online, "0").expect("the processor can be removed");
+        // The tasks go on, on the other processor.
+        eventually("the next speeds", || {
+            assert!(!running.is_over(), "{}", running.read("err"));
+            is_slowed(domain_of(0), actuator, &before)
+        });
+        fs::write(&online, "1").expect("the processor can return");
+        let returned = Instant::now();
+        if domain != domain_of(0) {
+            eventually("the speed of before", || state_of(domain) == before[domain as usize]);
+            let took = returned.elapsed();
+            assert!(took < Duration::from_secs(1), "{actuator}: {took:?}");
+        }
+        running.signal(libc::SIGTERM);
+        running.finish();
+        assert_eq!(state(), before, "{actuator}");
+    }
+}
+
+#[test]
+fn ten_thousand_types_are_paced() {
+    const TYPES: u64 = 10_000;
+    load_drivers();
+    let before = state();
+    let ran = paced_command(&format!("tasks-of-types {TYPES}")).finish().success();
+    assert_eq!(state(), before);
+    let document = report(&ran);
+    let pacing = &document["pacing"];
+    let types = pacing["types"].as_array().expect("an array");
+    let tasks: u64 = types.iter().map(|one| one["tasks"].as_u64().expect("a number")).sum();
+    let number = |value: &Value| value.as_u64().unwrap_or(0);
+    let (replaced, replaced_tasks) =
+        (number(&pacing["replaced_types"]), number(&pacing["replaced_tasks"]));
+    let lost = number(&document["losses"]["tasks with deadlines not reported (buffer full)"]);
+    assert_eq!(tasks + replaced_tasks + lost, 2 * TYPES, "{lost} lost, {replaced} replaced");
+    assert!(replaced > 0 && types.len() as u64 + replaced >= TYPES - lost, "{replaced} replaced");
+    // The type that has had tasks between those of the others has a schedule.
+    let often = types.iter().find(|one| one["name"] == "workloads: often").expect("it is there");
+    assert!(number(&often["tasks"]) >= TYPES - lost, "{often}");
+    assert!(often["schedule"].is_array(), "{often}");
 }

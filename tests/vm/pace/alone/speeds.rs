@@ -12,8 +12,8 @@ use serde_json::Value;
 
 use super::super::emulated::{
     domain_of, load_drivers, pace_command, paced, paced_by, paced_command, paced_with_store,
-    pacing_daemon, policy, report, set_governor, setting, slowed_domains, slowed_tasks, state,
-    wait_until_paced, wait_until_slowed,
+    pacing_daemon, policy, report, setting, slowed_domains, slowed_tasks, state, stop_while_slowed,
+    wait_until_paced,
 };
 use super::super::host_monitor::HostMonitor;
 use crate::harness::job::{folder, kill, stop};
@@ -160,17 +160,7 @@ fn bounds_make_the_governor_slower() {
     let before = state();
     let mut host = HostMonitor::open();
     let running = paced_by("bounds", 10_000).start();
-    let mut slowed = None;
-    eventually("a stop while the bounds are a slower speed", || {
-        wait_until_slowed(&running, "bounds", &before);
-        stop(running.pid());
-        slowed = slowed_domains("bounds", &before).first().copied();
-        if slowed.is_none() {
-            running.signal(libc::SIGCONT);
-        }
-        slowed.is_some()
-    });
-    let domain = slowed.expect("a domain");
+    let domain = stop_while_slowed(&running, "bounds", &before);
     assert_eq!(setting(domain, "scaling_governor"), before[domain as usize][0]);
     let asked: u64 = setting(domain, "scaling_max_freq").parse().expect("a speed");
     // The governor applies the bounds at its next tick.
@@ -241,23 +231,6 @@ fn killed_watchdog_is_replaced() {
 }
 
 #[test]
-fn governor_of_another_process_is_kept() {
-    load_drivers();
-    let before = policy("scaling_governor");
-    let running = paced(10_000).start();
-    wait_until_paced(&running);
-    // Tollgate may be about to write a governor itself, which it cannot notice.
-    eventually("a message", || {
-        set_governor("performance");
-        running.read("err").contains("policy0 is not paced any more")
-    });
-    running.signal(libc::SIGTERM);
-    running.finish();
-    assert_eq!(policy("scaling_governor"), "performance");
-    set_governor(&before);
-}
-
-#[test]
 fn second_pacer_is_refused() {
     load_drivers();
     let running = paced(10_000).start();
@@ -265,20 +238,4 @@ fn second_pacer_is_refused() {
     paced(1).finish().exits_with(125).says("already sets the speeds");
     running.signal(libc::SIGTERM);
     running.finish();
-}
-
-#[test]
-fn processor_may_go_offline_and_return() {
-    load_drivers();
-    let before = state();
-    let running = paced(10_000).start();
-    wait_until_paced(&running);
-    let online = "/sys/devices/system/cpu/cpu1/online";
-    fs::write(online, "0").expect("the processor can be removed");
-    // The tasks go on, on the other processor.
-    eventually("the next speeds", || policy("scaling_governor") == "userspace");
-    fs::write(online, "1").expect("the processor can return");
-    running.signal(libc::SIGTERM);
-    running.finish();
-    assert_eq!(state(), before);
 }
