@@ -93,12 +93,12 @@ pub fn paced(tasks: u64) -> Job {
 
 /// The same, with one actuator.
 pub fn paced_by(actuator: &str, tasks: u64) -> Job {
-    paced_with(tasks, &format!("actuator = \"{actuator}\"\n"), &folder().keep())
+    paced_with_store(actuator, tasks, &folder().keep())
 }
 
 /// The same, with the samples of earlier runs that are stored in a folder.
-pub fn paced_with_store(tasks: u64, folder: &Path) -> Job {
-    paced_with(tasks, "", folder)
+pub fn paced_with_store(actuator: &str, tasks: u64, folder: &Path) -> Job {
+    paced_with(tasks, &format!("actuator = \"{actuator}\"\n"), folder)
 }
 
 /// A `tollgate run --pace` of another workload with tasks of the same type.

@@ -18,9 +18,11 @@ pub mod speed_journal;
 mod sysfs;
 mod system_limit;
 mod tracking;
+mod type_key;
 
 pub use ended_tasks::EndedTasks;
 pub use kernel_side::PaceKernelSide;
-pub use pacing::{GateSchedule, GateStep, Pacing, TypeKey, Wanted, WantedSpeeds};
+pub use pacing::{GateSchedule, GateStep, Pacing, Wanted, WantedSpeeds};
 pub use schedule_entries::MAX_TYPES;
 pub use tracking::{Tracking, TrackingRule, TrackingRules};
+pub use type_key::TypeKey;

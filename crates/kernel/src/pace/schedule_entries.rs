@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::pacing::TypeKey;
+use super::type_key::TypeKey;
 use crate::wire;
 
 /// The maximum number of types that have a schedule at the same time. The gate has more entries. An

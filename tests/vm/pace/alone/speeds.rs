@@ -41,7 +41,7 @@ fn report_has_all_tasks_if_the_store_is_full() {
     let before = state();
     let folder = folder();
     make_full_folder(&folder.path().join("store"));
-    let ran = paced_with_store(TASKS, folder.path()).finish().success();
+    let ran = paced_with_store("setspeed", TASKS, folder.path()).finish().success();
     assert_eq!(state(), before);
     let document = report(&ran);
     let notes = document["notes"].to_string();
