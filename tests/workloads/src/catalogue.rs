@@ -156,6 +156,8 @@ pub const WORKLOADS: &[Workload] = &[
         again as soon as the reply has come; prints JSON. How many calls that takes varies."),
     workload("slow-open", "DIR", blocking::slow_open,
         "Blocks 50 ms in the open and 50 ms in the read of a FIFO that it makes in DIR."),
+    workload("lease", "FILE", file_user::lease,
+        "Takes a write lease of FILE, prints \"leased\", and holds the lease until stdin ends."),
     workload("use-files", "DIR", file_user::use_files,
         "Reads and writes known numbers of bytes in files of DIR, pipes and sockets; prints JSON."),
     workload("spin-read", "TIMES", reading::spin_read,

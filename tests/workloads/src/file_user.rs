@@ -28,6 +28,24 @@ fn io<T>(result: std::io::Result<T>) -> Result<T, Failure> {
     result.map_err(|error| os_failure("use a file", error))
 }
 
+/// Holds a write lease of a file until stdin ends. Another process that opens the file meanwhile
+/// waits for the end of the lease.
+pub fn lease(mut arguments: Arguments) -> Outcome {
+    let path = arguments.path("FILE")?;
+    arguments.end()?;
+    let file = io(File::open(&path))?;
+    // SAFETY: plain calls on an open descriptor. The signal, by which the kernel asks for the end
+    // of the lease, would end the process.
+    let leased = unsafe {
+        libc::signal(libc::SIGIO, libc::SIG_IGN);
+        libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK)
+    };
+    check(leased, "take a lease")?;
+    print_line("leased")?;
+    io(std::io::stdin().read_to_end(&mut Vec::new()))?;
+    Ok(())
+}
+
 pub fn use_files(mut arguments: Arguments) -> Outcome {
     let folder = arguments.path("DIR")?;
     arguments.end()?;

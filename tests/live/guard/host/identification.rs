@@ -1,14 +1,16 @@
 //! How programs are identified while other users try to prevent it.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Write as _;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt as _;
 use std::process::Stdio;
 
 use crate::harness::cgroup::TestCgroup;
 use crate::harness::daemon::{CommandServer, GuardDaemon};
 use crate::harness::guarded_program::Guarded;
 use crate::harness::job::{comm, copy, is_in_read};
-use crate::harness::{Job, eventually, words};
+use crate::harness::{Job, NOBODY, eventually, words, workloads};
 
 #[test]
 fn long_files_of_others_do_not_delay_a_program() {
@@ -22,7 +24,7 @@ fn long_files_of_others_do_not_delay_a_program() {
             let file = File::options().write(true).open(&path).expect("it is ours");
             file.set_len(1 << 30).expect("room for a sparse file");
             drop(file);
-            CommandServer::as_user(crate::harness::NOBODY, &path, &cgroup, 0)
+            CommandServer::as_user(NOBODY, &path, &cgroup, 0)
         })
         .collect();
     let long = it.changed_copy("long");
@@ -66,6 +68,50 @@ fn a_file_that_is_too_long_is_reported() {
     server.end();
 }
 
+/// The lease of this process (/proc/locks) that another one wants to end.
+fn lease_is_ending(pid: u32) -> bool {
+    let locks = fs::read_to_string("/proc/locks").expect("it can be read");
+    locks.lines().any(|line| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        words.contains(&"BREAKING") && words.contains(&pid.to_string().as_str())
+    })
+}
+
+#[test]
+fn leased_file_delays_neither_the_daemon_nor_other_programs() {
+    let (it, cgroup) = (Guarded::new(), TestCgroup::new());
+    let leased = it.changed_copy("leased");
+    chown(&leased, Some(NOBODY), Some(NOBODY)).expect("we are root");
+    // A file that is being executed cannot be leased. So the program ends before the daemon, which
+    // is stopped meanwhile, opens its file.
+    let script = "read line; printf u | \"$0\" command-server; exec \"$1\" lease \"$0\"";
+    let mut command = words("sh -c");
+    command.extend([script.into(), (&leased).into(), workloads().into()]);
+    let mut job = Job::of(command).in_own_session();
+    job.command.uid(NOBODY).gid(NOBODY).stdin(Stdio::piped());
+    let mut shell = job.start();
+    eventually("its read", || is_in_read(shell.pid()));
+    cgroup.add(shell.pid());
+    let daemon = GuardDaemon::start(&it, &cgroup, "--guard=watch");
+    daemon.running.signal(libc::SIGSTOP);
+    shell.input().write_all(b"\n").expect("it reads");
+    eventually("the lease", || shell.read("out").ends_with("leased\n"));
+    daemon.running.signal(libc::SIGCONT);
+    eventually("the daemon opens the file", || lease_is_ending(shell.pid()));
+    let mut other = CommandServer::start(&it, &cgroup);
+    eventually("the digest of the other program", || {
+        other.send_and_wait(b"u");
+        daemon.program().is_some_and(|row| row["digest"].is_string())
+    });
+    let row = || daemon.program_named("leased").expect("it was guarded");
+    assert_eq!(row()["not_identified"], "not hashed yet");
+    assert!(lease_is_ending(shell.pid()), "the lease has ended before");
+    drop(shell.stdin());
+    shell.finish().success();
+    eventually("its digest", || row()["digest"].is_string());
+    other.end();
+}
+
 #[test]
 fn other_programs_leave_the_profiles_to_the_selected_one() {
     /// More than are ready, and than are made while the daemon is stopped.
@@ -102,4 +148,50 @@ fn other_programs_leave_the_profiles_to_the_selected_one() {
     let status = daemon.status();
     assert_eq!(status["programs"].as_array().map(Vec::len), Some(1), "{status}");
     assert_eq!((&status["unidentified"], &status["losses"]), (&0.into(), &serde_json::json!({})));
+}
+
+/// The profiles of a gate are shared by all of its sessions.
+mod alone {
+    use super::*;
+
+    #[test]
+    fn user_with_many_programs_leaves_profiles_to_others() {
+        /// More than the profiles of a user, and than are not ready in time.
+        const PROGRAMS: usize = 400;
+        const LOSS: &str = "programs without a profile (too many of their user)";
+        let (it, cgroup) = (Guarded::new(), TestCgroup::new());
+        let content = fs::read("/bin/cat").expect("it is installed");
+        let (changed, own) = (it.folder.path().join("changed"), it.folder.path().join("own"));
+        fs::create_dir(&own).expect("the folder is ours");
+        for number in 0..PROGRAMS {
+            fs::write(&changed, [&content[..], number.to_string().as_bytes()].concat())
+                .expect("it is ours");
+            copy(&changed, &own.join(number.to_string()));
+        }
+        // All programs run until the pipe is closed. Profiles are made several times a second.
+        let script = "read line
+            for own in \"$0\"/*; do
+                \"$own\" <&0 &
+                case $own in *[05]) sleep 0.1 ;; esac
+            done
+            wait";
+        let mut command = words("sh -c");
+        command.extend([script.into(), own.into()]);
+        let mut job = Job::of(command).in_own_session();
+        job.command.uid(NOBODY).gid(NOBODY).stdin(Stdio::piped());
+        let mut shell = job.start();
+        eventually("its read", || is_in_read(shell.pid()));
+        cgroup.add(shell.pid());
+        let daemon = GuardDaemon::start(&it, &cgroup, "--guard=watch");
+        shell.input().write_all(b"\n").expect("it reads");
+        eventually("too many programs", || daemon.status()["losses"][LOSS].is_u64());
+        let mut server = CommandServer::start(&it, &cgroup);
+        server.send_and_wait(&[b'u'; 500]);
+        eventually("its calls", || {
+            daemon.program().is_some_and(|row| row["calls"].as_u64() >= Some(500))
+        });
+        server.end();
+        drop(shell.stdin());
+        shell.finish().success();
+    }
 }
