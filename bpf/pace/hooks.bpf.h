@@ -277,6 +277,17 @@ static __always_inline void pace_task_exit(struct thread_state *thread)
 }
 
 /*
+ * Whether the thread that runs here may let another one work on a task that a program has begun: a
+ * user must not decide the speed of other users' threads.
+ */
+static __always_inline bool pace_may_share(struct task_struct *woken)
+{
+	u32 user = bpf_get_current_uid_gid();
+
+	return !user || BPF_CORE_READ(woken, cred, uid.val) == user;
+}
+
+/*
  * A thread is woken. If it works on no task, it joins the task of its waker: the thread that runs
  * here, if it is in a call. Outside of a call, an interrupt has woken the thread.
  */
@@ -302,7 +313,7 @@ static __always_inline void pace_waking(struct thread_state *thread)
 	if (from->session != of->session || !from->task || pace_is_exempt(thread->slot))
 		return;
 	task = pace_live(from);
-	if (!task)
+	if (!task || (task->id && !pace_may_share(woken)))
 		return;
 	of->left_ns = of->woken_ns;
 	/* It may still run, if it was about to fall asleep. */

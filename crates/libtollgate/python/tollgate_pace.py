@@ -59,9 +59,13 @@ class TaskType:
 
     def __init__(self, name):
         """The name has at least one byte in UTF-8. Tollgate uses the first 63."""
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a type of tasks is a string, not {type(name).__name__}")
         encoded = name.encode()[:_NAME_BYTES]
-        if not encoded or 0 in encoded:
-            raise ValueError(f"{name!r} cannot be the name of a type of tasks")
+        if not encoded:
+            raise ValueError("the name of a type of tasks is empty")
+        if 0 in encoded:
+            raise ValueError(f"the name of a type of tasks has a NUL: {name!r}")
         self.id = _hash(encoded)
         text = ctypes.create_string_buffer(encoded)
         _request(_NAME_TYPE, self.id, ctypes.addressof(text))

@@ -33,12 +33,13 @@ pub fn candidate_estimators() -> Vec<Estimator> {
 /// schedules of `lambda_rule` would have met the target, this is the one that would have needed the
 /// least energy. If there is no such estimator, it is the one that would have met the most
 /// deadlines. Because the estimator was chosen for these tasks, only other tasks show how good it
-/// is. Returns `None` without estimators.
+/// is. Returns `None` without estimators. Calls `on_replay` after the replay with each estimator.
 pub fn choose_estimator(
     levels: &Levels,
     tasks: &[TraceTask],
     target: f64,
     estimators: &[Estimator],
+    on_replay: impl Fn(),
 ) -> Option<usize> {
     let tasks: Vec<_> = tasks.iter().map(|task| TraceTask { kind: 0, ..*task }).collect();
     let outcomes = estimators.iter().enumerate().map(|(index, estimator)| {
@@ -47,6 +48,7 @@ pub fn choose_estimator(
         let outcome = replay(levels, &tasks, &mut learner);
         let met = outcome.met(&tasks).into_iter().filter(|is_met| *is_met).count();
         let wanted = (target * tasks.len() as f64).ceil() as usize;
+        on_replay();
         (wanted.saturating_sub(met), outcome.energy(), index)
     });
     let best = outcomes.min_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
@@ -73,7 +75,7 @@ mod tests {
         let tasks: Vec<_> = (0..300).map(task).collect();
         let of = |selection| Estimator { selection, model: DistributionModel::Samples };
         let estimators = [of(SampleSelection::All), of(SampleSelection::Recent(20))];
-        assert_eq!(choose_estimator(&levels, &tasks, 0.9, &estimators), Some(1));
-        assert_eq!(choose_estimator(&levels, &tasks, 0.9, &[]), None);
+        assert_eq!(choose_estimator(&levels, &tasks, 0.9, &estimators, || ()), Some(1));
+        assert_eq!(choose_estimator(&levels, &tasks, 0.9, &[], || ()), None);
     }
 }

@@ -58,17 +58,12 @@ impl WorkCurve {
         }
     }
 
-    /// The smallest amount of the curve that a task exceeds with at most this probability.
-    pub fn exceeded_by(&self, probability: f64) -> f64 {
-        let last = self.cycles.len() - 1;
-        self.cycles[self.first_step(probability, 0..last)]
-    }
-
     /// The smallest amount of the curve that at least this share of the tasks does not exceed. If
     /// the share is the target of a type, this amount is its pre-deadline cycles.
     pub fn quantile(&self, share: f64) -> f64 {
         // A survival that should be 1 - share may be a little more because of rounding errors.
-        self.exceeded_by(1.0 - share + 1e-12)
+        let last = self.cycles.len() - 1;
+        self.cycles[self.first_step(1.0 - share + 1e-12, 0..last)]
     }
 
     /// The expected work between two amounts: the integral of the survival function.

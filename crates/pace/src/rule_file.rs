@@ -184,15 +184,19 @@ fn read_goal(entry: &mut TableReader<'_, '_>) -> (f64, f64) {
     (deadline.map_or(DEFAULT_GOAL.0, |at| at.value), target.map_or(DEFAULT_GOAL.1, |at| at.value))
 }
 
+/// Reports a name that is too long.
+fn check_length(entry: &mut TableReader<'_, '_>, named: Option<&Named>, help: String) {
+    if let Some(Named { name, span, .. }) = named.filter(|named| named.name.len() > MAX_TYPE_NAME) {
+        let text = format!("the name has {} bytes", name.len());
+        entry.problem(Problem::new(span.clone(), text).help(help));
+    }
+}
+
 fn read_type(entry: &mut TableReader<'_, '_>, names: &mut Vec<Named>) -> Option<ProgramType> {
     let help = "it is the name by which the program registers the type: name = \"frame\"";
     let (name, program) = read_name(entry, names, "type", help);
-    let named = names.last().filter(|_| name.is_some());
-    if let Some(Named { name, span, .. }) = named.filter(|named| named.name.len() > MAX_TYPE_NAME) {
-        let text = format!("the name has {} bytes", name.len());
-        let help = format!("at most {MAX_TYPE_NAME} bytes of a type's name are compared");
-        entry.problem(Problem::new(span.clone(), text).help(help));
-    }
+    let help = format!("at most {MAX_TYPE_NAME} bytes of a type's name are compared");
+    check_length(entry, names.last().filter(|_| name.is_some()), help);
     let (deadline_ms, target) = read_goal(entry);
     Some(ProgramType { name: name?, program, deadline_ms, target })
 }
@@ -201,6 +205,8 @@ fn read_rule(entry: &mut TableReader<'_, '_>, names: &mut Vec<Named>) -> Option<
     let span = entry.span.clone();
     let help = "it is shown in reports: name = \"frame\"";
     let (name, program) = read_name(entry, names, "rule", help);
+    let help = format!("a name has at most {MAX_TYPE_NAME} bytes");
+    check_length(entry, names.last().filter(|_| name.is_some()), help);
     let before = entry.problems.len();
     let named = entry.with_help(CALLS_HELP, |entry| entry.strings("calls"));
     if named.as_ref().is_none_or(Vec::is_empty) && entry.problems.len() == before {

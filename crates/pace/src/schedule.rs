@@ -78,17 +78,7 @@ impl Schedule {
             .sum()
     }
 
-    /// The energy of a task of this many cycles beyond that of a processor without a task, in
-    /// joules.
-    pub fn energy(&self, levels: &Levels, cycles: f64) -> f64 {
-        self.phases()
-            .map(|(step, end)| {
-                (end.min(cycles) - step.from).max(0.0) * levels.energy_per_cycle(step.level)
-            })
-            .sum()
-    }
-
-    /// The expected energy of a task, as [`Schedule::energy`] counts it.
+    /// The expected energy of a task beyond that of a processor without a task, in joules.
     pub fn expected_energy(&self, levels: &Levels, curve: &WorkCurve) -> f64 {
         self.phases()
             .map(|(step, end)| {

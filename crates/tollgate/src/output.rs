@@ -1,6 +1,8 @@
 //! Destinations of results: a file, stdout, or (for `run`, whose stdout is the command's) stderr.
 
+use std::fs::{self, Metadata};
 use std::io::{self, BufWriter, IsTerminal as _, Write};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{LazyLock, OnceLock};
@@ -48,6 +50,20 @@ impl Output {
         let file = ResultFile::open(path)
             .with_context(|| format!("cannot write {what} to {}", shown_path(path)))?;
         Ok(Self::File { path: path.to_owned(), file, what })
+    }
+
+    /// Fails if the result would replace one of these inputs.
+    pub fn spare<P: AsRef<Path>>(&self, inputs: impl IntoIterator<Item = P>) -> Result<()> {
+        let Self::File { path, what, .. } = self else { return Ok(()) };
+        let identity = |path: &Path| {
+            let file = fs::metadata(path).ok().filter(Metadata::is_file)?;
+            Some((file.dev(), file.ino()))
+        };
+        let own = identity(path);
+        if own.is_some() && inputs.into_iter().any(|input| identity(input.as_ref()) == own) {
+            bail!("{} is an input, which {what} would replace", shown_path(path));
+        }
+        Ok(())
     }
 
     /// The width of the terminal, if the result goes to one.

@@ -1,9 +1,11 @@
 //! Result files (`-o`): a file is replaced as a whole, or it keeps its content.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Seek as _, Write};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use kernel::standard_stream;
 use tempfile::NamedTempFile;
@@ -14,7 +16,7 @@ const NEW_FILE_MODE: u32 = 0o666;
 /// The destination of a result.
 pub enum ResultFile {
     /// A regular file, which may not exist yet.
-    Regular(PathBuf),
+    Regular(ClaimedPath),
     /// A pipe, a device, or an open descriptor. It stays open: the reader of a pipe takes its
     /// closing for the end of the result, and opening it again would wait for another reader.
     Stream(File),
@@ -30,21 +32,58 @@ impl ResultFile {
         if path.exists() {
             let file = OpenOptions::new().write(true).open(path)?;
             let is_regular = file.metadata()?.is_file();
-            return Ok(if is_regular { Self::Regular(path.into()) } else { Self::Stream(file) });
+            return Ok(match is_regular {
+                true => Self::Regular(ClaimedPath::claim(path)?),
+                false => Self::Stream(file),
+            });
         }
         // A symbolic link to a file that does not exist yet is followed, as by a shell.
         let path = end_of_links(path)?;
         File::create_new(&path)?;
         fs::remove_file(&path)?;
-        Ok(Self::Regular(path))
+        Ok(Self::Regular(ClaimedPath::claim(&path)?))
     }
 
     /// Replaces the content of a file, or creates the file. The owner and the mode stay.
     pub fn replace(&self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
         match self {
-            Self::Regular(path) => replace(path, write),
+            Self::Regular(claimed) => replace(&claimed.path, write),
             Self::Stream(file) => write(&mut &*file),
         }
+    }
+}
+
+/// The path of a file that gets one result. Another result of this process, such as a trace, must
+/// not replace it.
+pub struct ClaimedPath {
+    path: PathBuf,
+    /// The path without symbolic links.
+    key: PathBuf,
+}
+
+static CLAIMED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+impl ClaimedPath {
+    fn claim(path: &Path) -> io::Result<Self> {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let key = match fs::canonicalize(path) {
+            Ok(key) => key,
+            Err(_) => {
+                let folder = fs::canonicalize(folder.unwrap_or(Path::new(".")))?;
+                folder.join(path.file_name().unwrap_or_default())
+            }
+        };
+        let is_new = CLAIMED.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone());
+        match is_new {
+            true => Ok(Self { path: path.to_owned(), key }),
+            false => Err(io::Error::new(ErrorKind::AlreadyExists, "another result goes there")),
+        }
+    }
+}
+
+impl Drop for ClaimedPath {
+    fn drop(&mut self) {
+        CLAIMED.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
     }
 }
 
@@ -223,5 +262,20 @@ mod tests {
         assert!(link.is_symlink());
         assert_eq!(fs::read_to_string(&path).expect("the new one"), "new");
         assert_eq!(fs::metadata(&path).expect("it exists").mode() & 0o7777, 0o640);
+    }
+
+    #[test]
+    fn a_file_gets_one_result() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, link) = (folder.path().join("new"), folder.path().join("link"));
+        symlink(&path, &link).expect("the folder is ours");
+        for existed in [false, true] {
+            let first = ResultFile::open(&path).expect("the folder is ours");
+            let refused = ResultFile::open(&link).err().expect("it is the same file");
+            assert_eq!(refused.to_string(), "another result goes there", "{existed}");
+            drop(first);
+            ResultFile::open(&link).expect("no other result goes there");
+            fs::write(&path, "").expect("it is ours");
+        }
     }
 }

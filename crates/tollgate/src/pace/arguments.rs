@@ -80,7 +80,7 @@ pub struct WatchArguments {
 
 const WATCH_EXAMPLES: &str = "\
 Examples:
-  tollgate pace watch -- chocolate-doom -iwad freedoom1.wad -timedemo demo1
+  tollgate pace watch --rules doom.toml -- chocolate-doom -iwad freedoom1.wad -playdemo demo1
   tollgate pace watch --rules web.toml --trace requests.jsonl --comm php-fpm --for 1m
   tollgate pace simulate --levels rk3399-a72 --plot pictures requests.jsonl";
 
@@ -196,6 +196,10 @@ pub struct SimulateArguments {
     /// Write one picture (SVG) for each type and set of levels to this folder
     #[arg(long, value_name = "DIR")]
     pub plot: Option<PathBuf>,
+    /// Show at most this many types for each set of levels in the text output: those with the most
+    /// tasks (default: all)
+    #[arg(long, value_name = "N")]
+    pub top: Option<usize>,
     /// Print one JSON document instead of text
     #[arg(long)]
     pub json: bool,

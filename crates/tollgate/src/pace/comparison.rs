@@ -7,8 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use ::pace::{
-    DistributionModel, Estimator, LevelFile, SampleSelection, ScheduleRule, TypeKnowledge,
-    WorkCurve, candidate_estimators, choose_estimator, replay,
+    DistributionModel, Estimator, Level, LevelFile, SampleSelection, ScheduleRule, SpeedPolicy,
+    TraceTask, TypeKnowledge, WorkCurve, candidate_estimators, choose_estimator, replay,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use stats::bootstrap::quotient_of_sums;
@@ -51,7 +51,7 @@ pub fn simulated(
     trace: &Arc<Trace>,
     is_cancelled: &AtomicBool,
 ) -> Option<Vec<SimulatedSet>> {
-    let progress = progress_bar(sets.len() * (trace.types.len() + PolicyName::ALL.len()));
+    let progress = progress_bar(sets.len() as u64 * replayed_tasks(trace));
     let (sender, receiver) = mpsc::channel();
     let mut simulated: Vec<_> = sets.iter().map(|_| None).collect();
     for (index, set) in sets.into_iter().enumerate() {
@@ -77,10 +77,24 @@ pub fn simulated(
     simulated.into_iter().collect()
 }
 
+/// How many tasks are replayed on a set of levels: with each estimator, and with each policy.
+fn replayed_tasks(trace: &Trace) -> u64 {
+    let (train, judged) = trace.tasks.split_at(trace.tasks.len() / 2);
+    let mut of_types = vec![0; trace.types.len()];
+    train.iter().for_each(|task| of_types[task.kind] += 1);
+    let to_choose: usize = of_types.into_iter().map(|own| MAX_CHOICE_TASKS.min(own)).sum();
+    let all = to_choose * candidate_estimators().len() + judged.len() * PolicyName::ALL.len();
+    all as u64
+}
+
 /// A progress bar on stderr, if that is a terminal.
-fn progress_bar(steps: usize) -> ProgressBar {
-    let style = ProgressStyle::with_template("[{bar:30}] simulating").expect("a valid template");
-    ProgressBar::new(steps as u64).with_style(style.progress_chars("=> "))
+fn progress_bar(steps: u64) -> ProgressBar {
+    let style =
+        ProgressStyle::with_template("[{bar:30}] {percent} %, {elapsed} of some {duration}")
+            .expect("a valid template");
+    let bar = ProgressBar::new(steps).with_style(style.progress_chars("=> "));
+    bar.tick();
+    bar
 }
 
 /// All policies on one set of levels.
@@ -105,6 +119,35 @@ struct JudgedPolicy {
     overlapped: Vec<bool>,
 }
 
+/// A policy whose tasks are counted as progress.
+struct Counted<'a> {
+    running: Box<dyn SpeedPolicy + 'a>,
+    progress: &'a ProgressBar,
+}
+
+impl SpeedPolicy for Counted<'_> {
+    fn begin(&mut self, task: &TraceTask, waiting: usize) {
+        self.running.begin(task, waiting);
+    }
+
+    fn end(&mut self, task: &TraceTask, waiting: usize) {
+        self.progress.inc(1);
+        self.running.end(task, waiting);
+    }
+
+    fn level(&self, done: f64) -> (Level, f64) {
+        self.running.level(done)
+    }
+
+    fn next_tick(&self, is_busy: bool) -> f64 {
+        self.running.next_tick(is_busy)
+    }
+
+    fn pass(&mut self, now: f64, is_busy: bool) {
+        self.running.pass(now, is_busy);
+    }
+}
+
 impl SimulatedSet {
     fn new(set: LevelFile, trace: &Trace, progress: &ProgressBar) -> Self {
         let (train, judged) = trace.tasks.split_at(trace.tasks.len() / 2);
@@ -113,8 +156,8 @@ impl SimulatedSet {
         train.iter().for_each(|task| training[task.kind].push(*task));
         let known = trace.types.iter().zip(training).map(|(one, own)| {
             let latest = &own[own.len().saturating_sub(MAX_CHOICE_TASKS)..];
-            let chosen = choose_estimator(&set.levels, latest, one.target, &estimators);
-            progress.inc(1);
+            let replayed = || progress.inc(latest.len() as u64);
+            let chosen = choose_estimator(&set.levels, latest, one.target, &estimators, replayed);
             TypeKnowledge {
                 target: one.target,
                 estimator: estimators[chosen.unwrap_or(0)],
@@ -123,9 +166,8 @@ impl SimulatedSet {
         });
         let known: Vec<_> = known.collect();
         let policies = PolicyName::ALL.map(|name| {
-            let mut running = name.start(&set.levels, &known);
-            let result = replay(&set.levels, judged, running.as_mut());
-            progress.inc(1);
+            let running = name.start(&set.levels, &known);
+            let result = replay(&set.levels, judged, &mut Counted { running, progress });
             JudgedPolicy {
                 name,
                 met: result.met(judged),
@@ -256,8 +298,6 @@ fn name(estimator: Estimator) -> String {
 
 #[cfg(test)]
 mod tests {
-    use ::pace::TraceTask;
-
     use super::super::simulate_report::simulation_text;
     use super::super::verdict::VerdictKind;
     use super::*;

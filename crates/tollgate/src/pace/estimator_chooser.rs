@@ -47,7 +47,7 @@ impl EstimatorChooser {
     pub fn start(&mut self, type_index: usize, levels: Levels, input: ChoiceInput) {
         let choose = move || {
             let candidates = candidate_estimators();
-            let chosen = choose_estimator(&levels, &input.tasks, input.target, &candidates);
+            let chosen = choose_estimator(&levels, &input.tasks, input.target, &candidates, || ());
             Choice { estimator: chosen.map(|index| candidates[index]), used: thread_time() }
         };
         // If there is no thread for it, the type keeps its estimator until the next choice.

@@ -55,9 +55,10 @@ pub fn parse(source: &SourceFile) -> Result<LevelFile> {
     Ok(LevelFile { name: file.name.or_else(|| Some(source.name.clone())), ..file })
 }
 
-/// The sets with these names, as [`find`] finds each.
+/// The sets with these names, as [`find`] finds each. A name that is repeated counts once.
 pub fn find_all(names: &[String]) -> Result<Vec<LevelFile>> {
-    names.iter().map(|name| find(name)).collect()
+    let is_first = |(index, name): &(usize, &String)| !names[..*index].contains(name);
+    names.iter().enumerate().filter(is_first).map(|(_, name)| find(name)).collect()
 }
 
 /// "5 of 6 speeds are worthwhile, so pacing can save energy"

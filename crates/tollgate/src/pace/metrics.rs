@@ -46,7 +46,7 @@ pub fn pacing_metrics(out: &mut String, report: &PacingReport) {
     of_session(
         "pace_planning_cpu_seconds_total",
         "counter",
-        "Processor time of Tollgate for schedules, in seconds.",
+        "Processor time of Tollgate for schedules and estimators, in seconds.",
         report.planning_cpu_s,
     );
     of_session(

@@ -271,13 +271,13 @@ impl PacingReport {
         }
         let _ = writeln!(
             out,
-            "\n{:>8} {:>9} {:>7} {:>20} {:>9} {:>6} {:>9} {:>5}  type",
-            "tasks", "deadline", "target", "% missed", "CPU s", "MHz", "J", "%"
+            "\n{:>8} {:>9} {:>7} {:>20} {:>9} {:>6} {:>10} {:>5}  type",
+            "tasks", "deadline", "target", "% missed", "CPU s", "MHz", "modelled J", "%"
         );
         for one in self.types.iter().take(top) {
             let _ = writeln!(
                 out,
-                "{:>8} {:>9} {:>7} {:>20} {:>9} {:>6} {:>9} {:>5}  {}",
+                "{:>8} {:>9} {:>7} {:>20} {:>9} {:>6} {:>10} {:>5}  {}",
                 count(one.tasks),
                 milliseconds(one.deadline_ms),
                 one.target,
@@ -293,9 +293,9 @@ impl PacingReport {
         self.replaced.write_text(out);
         let _ = writeln!(
             out,
-            "The deadline is in milliseconds; MHz is the mean speed at which the tasks ran. J is \
-            their\nenergy, modelled from the power of the levels; % is its share of what the \
-            fastest level\nwould have needed."
+            "The deadline is in milliseconds; MHz is the mean speed at which the tasks ran. Their \
+            energy (J)\nis modelled from the power of the levels; % is its share of what the \
+            fastest level would have\nneeded."
         );
     }
 }

@@ -17,6 +17,7 @@ use crate::output::Output;
 
 pub fn simulate(arguments: &SimulateArguments) -> Result<ExitCode> {
     let mut output = Output::open(arguments.output.as_deref(), Output::Stdout)?;
+    output.spare(&arguments.traces)?;
     let sets = match arguments.levels.is_empty() {
         true => level_set::built_in()?,
         false => level_set::find_all(&arguments.levels)?,
@@ -39,7 +40,7 @@ pub fn simulate(arguments: &SimulateArguments) -> Result<ExitCode> {
     }
     match arguments.json {
         true => output.write_json(&report)?,
-        false => output.write(&simulation_text(&report, usize::MAX))?,
+        false => output.write(&simulation_text(&report, arguments.top.unwrap_or(usize::MAX)))?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -17,6 +17,11 @@ use crate::format::{number_of, shown_path};
 use crate::limited_input::LimitedInput;
 
 const SCHEMA: &str = "tollgate.pace.trace/1";
+/// The maximum number of characters that a message has of another schema.
+const SHOWN_SCHEMA: usize = 40;
+/// The maximum length of a type's name in bytes. Those of a watch are shorter: program, rule,
+/// descriptor and port.
+const MAX_NAME: usize = 200;
 /// The time between the last task of a trace and the first one of the next trace, in seconds. The
 /// processor is idle then, as between two recordings.
 const GAP: f64 = 1.0;
@@ -120,6 +125,7 @@ fn parse(input: impl BufRead, name: &str) -> Result<Trace> {
     let what = "the first line of a trace has the schema and the types";
     let TraceSchema { schema } = parse_line(first, name, line, what)?;
     if schema != SCHEMA {
+        let schema: String = schema.chars().take(SHOWN_SCHEMA).collect();
         bail!("{name}:{line}: the schema is {schema:?}, but this version reads {SCHEMA:?}");
     }
     let header: HeaderTypes = parse_line(first, name, line, what)?;
@@ -163,6 +169,9 @@ fn parse_line<T: DeserializeOwned + JsonObject>(
 fn check_type(kind: &TraceType) -> Result<()> {
     if kind.name.trim().is_empty() {
         bail!("the name is empty");
+    }
+    if kind.name.len() > MAX_NAME {
+        bail!("the name has {} bytes; at most {MAX_NAME} are accepted", kind.name.len());
     }
     check_range("deadline_ms", kind.deadline_ms, &DEADLINE_MS)?;
     check_range("target", kind.target, &TARGET)
@@ -332,6 +341,10 @@ mod tests {
         assert_eq!(other(""), "t is empty");
         let nameless = other(&HEADER.replace("\"a\"", "\"  \""));
         assert!(nameless.ends_with("type 0: the name is empty"), "{nameless}");
+        let long = other(&HEADER.replace("\"a\"", &format!("\"{}\"", "n".repeat(201))));
+        assert!(long.ends_with("the name has 201 bytes; at most 200 are accepted"), "{long}");
+        let long = other(&format!("{{\"schema\":\"{}\"}}", "s".repeat(1000)));
+        assert!(long.len() < 150, "{long}");
         assert!(other("{}").contains("t:1:2: the first line of a trace has the schema"));
         assert!(other("{\"schema\":\"x\"}").starts_with("t:1: the schema is \"x\", but this"));
         assert!(other("[]").ends_with("list, expected an object with the schema and the types"));

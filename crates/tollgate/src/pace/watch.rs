@@ -39,6 +39,12 @@ pub fn watch(arguments: &WatchArguments) -> Result<ExitCode> {
     };
     let setup: Box<dyn ExtensionSetup> =
         Box::new(PaceWatchSetup { rules, tracking_rules, outcome });
+    if words.is_empty() && arguments.select.is_empty() {
+        bail!(
+            "name a command to run and watch (-- CMD), or processes that run already (-p PID, \
+            --comm NAME, --cgroup PATH, --unit UNIT or --all)"
+        );
+    }
     if words.is_empty() {
         let watched = ProcessWatch {
             select: &arguments.select,

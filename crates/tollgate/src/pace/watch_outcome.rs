@@ -78,6 +78,14 @@ fn compare(
     notes: &mut Vec<String>,
 ) -> Result<Option<SimulateReport>> {
     let tasks = trace.tasks.len();
+    if tasks == 0 {
+        notes.push(
+            "a task begins when a call that a rule names returns, or when a program begins it; \
+            none did and ended"
+                .into(),
+        );
+        return Ok(None);
+    }
     if tasks < 2 * MIN_SAMPLES {
         notes.push(format!(
             "a comparison of policies needs at least {} tasks; there were {tasks}",
