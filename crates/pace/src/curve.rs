@@ -87,7 +87,7 @@ impl WorkCurve {
     }
 
     /// The amounts at which the probability falls, in ascending order.
-    pub(crate) fn amounts(&self) -> &[f64] {
+    pub fn amounts(&self) -> &[f64] {
         &self.cycles
     }
 }

@@ -250,6 +250,26 @@ mod tests {
         }
     }
 
+    /// One long task on an idle processor, calculated by hand. Schedutil leaves 300 MHz when its
+    /// utilization, 3/7 · (1 − 2^(−t/32 ms)), exceeds 300/700/1.25, and 500 MHz correspondingly.
+    #[test]
+    fn speeds_rise_by_the_formulas() {
+        let levels = levels();
+        let task = TraceTask { kind: 0, begin: 0.0, cycles: 100e6, deadline: 0.05 };
+        for (governor, first, second) in [
+            // From the slowest to the fastest level at the first sample.
+            (Governor::Ondemand, 0.008, 0.008),
+            // By 35 MHz every 8 ms: 510 MHz after six samples, 700 after twelve.
+            (Governor::Conservative, 0.048, 0.096),
+            (Governor::Schedutil, 0.075, 0.119),
+        ] {
+            let done = first * 300e6 + (second - first) * 500e6;
+            let expected = second + (100e6 - done) / 700e6;
+            let result = replay(&levels, &[task], &mut GovernorPolicy::new(&levels, governor));
+            assert!((result.times[0] - expected).abs() < 1e-6, "{governor:?}: {result:?}");
+        }
+    }
+
     /// Each task takes seven hours: 26 million ticks of schedutil.
     #[test]
     fn long_tasks_and_pauses_take_few_ticks() {

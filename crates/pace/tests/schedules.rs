@@ -151,6 +151,64 @@ impl Excess {
     }
 }
 
+/// A lower bound of the expected energy until the goal, by Lagrangian duality: for each λ, each
+/// piece of work runs at the level for which its energy plus λ times its time is the least. The
+/// best λ gives the optimum, because the problem is a linear one.
+fn dual_bound(levels: &Levels, curve: &WorkCurve, goal: Goal) -> f64 {
+    let ends = curve.amounts().iter().copied().filter(|amount| *amount < goal.cycles);
+    let mut begin = 0.0;
+    let pieces: Vec<_> = ends
+        .chain([goal.cycles])
+        .map(|end| {
+            let piece = (end - begin, curve.survival(begin));
+            begin = end;
+            piece
+        })
+        .collect();
+    let at = |lambda: f64| -> f64 {
+        let least = |(length, survival): &(f64, f64)| {
+            let cost = |level: &Level| (survival * level.watts + lambda) / level.hz;
+            length * levels.worthwhile().iter().map(cost).fold(f64::INFINITY, f64::min)
+        };
+        pieces.iter().map(least).sum::<f64>() - lambda * goal.deadline
+    };
+    // The bound is concave in λ, which is at most the power that a faster level needs more for the
+    // time that it saves.
+    let (mut low, mut high) = (0.0, 1e4);
+    for _ in 0..200 {
+        let (a, b) = (low + (high - low) / 3.0, high - (high - low) / 3.0);
+        if at(a) < at(b) { low = a } else { high = b }
+    }
+    at(f64::midpoint(low, high))
+}
+
+#[test]
+fn lambda_rule_reaches_the_dual_bound() {
+    let mut random = Fractions(2);
+    for _ in 0..1000 {
+        let mut hz = 0.0;
+        let exponent = 2.0 + 1.5 * random.next();
+        let levels = (0..5).map(|_| {
+            hz += 2e8 + 6e8 * random.next();
+            Level { hz, watts: (hz / 1e9).powf(exponent) }
+        });
+        let levels = Levels::new(levels.collect(), 0.0).expect("sensible levels");
+        let samples = std::iter::repeat_with(|| (1e6 + 1e8 * random.next().powi(3), 1.0)).take(6);
+        let curve = WorkCurve::of_samples(samples.collect::<Vec<_>>()).expect("samples");
+        let goal = goal(&levels, &curve, 0.95, random.next());
+        let energy = lambda_rule(&levels, &curve, goal).expected_energy(&levels, &curve);
+        // Work beyond the goal runs at the fastest level.
+        let fastest = levels.worthwhile()[levels.worthwhile().len() - 1];
+        let beyond: f64 = curve
+            .amounts()
+            .windows(2)
+            .map(|two| (two[1] - two[0].max(goal.cycles)).max(0.0) * curve.survival(two[0]))
+            .sum();
+        let bound = dual_bound(&levels, &curve, goal) + beyond * fastest.watts / fastest.hz;
+        assert!((energy / bound - 1.0).abs() < 1e-6, "{energy} J, and at least {bound}");
+    }
+}
+
 /// Compares the λ rule as it is executed, with steps at multiples of 0.1 ms and a deadline of
 /// 50 ms, with the optimum, which is the λ rule without rounding, and with the least energy of
 /// whole steps.

@@ -15,6 +15,9 @@ fn programs_in_c_and_python_begin_tasks() {
     let program = library::example("tasks", built.path());
     let watched = watch_command(Some(NO_RULE), vec![program.into(), "30".into()]);
     assert_eq!(watched.only_type(), ("tasks: frame", 30));
+    // Every tenth frame may take longer.
+    let changed = watched.deadlines_ms.iter().filter(|deadline| **deadline == Some(32.0));
+    assert_eq!(changed.count(), 3);
 
     let script = format!(
         "import sys; sys.path.insert(0, {:?})\n\
@@ -32,6 +35,8 @@ fn programs_in_c_and_python_begin_tasks() {
     let types = watched.types();
     assert!(types.len() == 1 && types[0].0.ends_with(": reply"), "{types:?}");
     assert_eq!(types[0].1, 11);
+    let changed: Vec<_> = watched.deadlines_ms.iter().flatten().collect();
+    assert_eq!(changed, [&1.0]);
 }
 
 #[test]
@@ -74,6 +79,66 @@ fn only_named_users_begin_tasks() {
     assert_eq!(watched.types(), []);
     // To name the type, to begin the task, and to end it.
     assert_eq!(document["losses"]["operations on tasks denied (user not in the rules)"], 3);
+}
+
+/// A task of a user, during which a process of root is woken, which then works.
+#[test]
+fn threads_of_other_users_do_not_work_on_a_users_task() {
+    let cycles_of = |user: u32| {
+        let script = format!(
+            "import os, sys, time; sys.path.insert(0, {:?})\n\
+             import tollgate_pace\n\
+             ask, asked = os.pipe()\n\
+             reply, replied = os.pipe()\n\
+             if os.fork() == 0:\n\
+             \x20   os.setuid({user})\n\
+             \x20   time.sleep(0.1)\n\
+             \x20   with tollgate_pace.TaskType('reply').begin():\n\
+             \x20       os.write(asked, b'.')\n\
+             \x20       os.read(reply, 1)\n\
+             \x20   os._exit(0)\n\
+             os.read(ask, 1)\n\
+             end = time.thread_time() + 0.05\n\
+             while time.thread_time() < end: pass\n\
+             os.write(replied, b'.')\n\
+             os.wait()\n",
+            project().join("crates/libtollgate/python")
+        );
+        let mut command: Vec<OsString> = words("python3 -c");
+        command.push(script.into());
+        let watched = watch_command(Some(NO_RULE), command);
+        assert_eq!(watched.only_type().1, 1);
+        watched.cpu_ns(None)
+    };
+    let (of_root, of_user) = (cycles_of(0), cycles_of(NOBODY));
+    assert!(of_root > 45_000_000 && of_user < 25_000_000, "{of_root} and {of_user} ns");
+}
+
+/// A program that a task wakes, and that the rules exempt or not.
+#[test]
+fn woken_exempt_program_does_not_work_on_a_task() {
+    let script = format!(
+        "import sys, subprocess, time; sys.path.insert(0, {:?})\n\
+         import tollgate_pace\n\
+         pipe = subprocess.PIPE\n\
+         child = subprocess.Popen(['sha512sum'], stdin=pipe, stdout=subprocess.DEVNULL)\n\
+         data = bytes(40 << 20)\n\
+         time.sleep(0.1)\n\
+         with tollgate_pace.TaskType('reply').begin():\n\
+         \x20   child.stdin.write(data)\n\
+         \x20   child.stdin.close()\n\
+         \x20   child.wait()\n",
+        project().join("crates/libtollgate/python")
+    );
+    let mut command: Vec<OsString> = words("python3 -c");
+    command.push(script.into());
+    let work = |keys: &str| {
+        let watched = watch_command(Some(&format!("{keys}{NO_RULE}")), command.clone());
+        assert_eq!(watched.only_type().1, 1);
+        watched.cpu_ns(None)
+    };
+    let (alone, all) = (work("exempt = [\"sha512sum\"]\n"), work(""));
+    assert!(alone < all / 2, "{alone} and {all} ns");
 }
 
 #[test]

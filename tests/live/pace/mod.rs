@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::harness::job::folder;
 use crate::harness::scheduling::{stolen_ns, tick_ns};
-use crate::harness::{Job, report, workload};
+use crate::harness::{Job, report, words, workload};
 
 /// What a watch has recorded.
 struct Watched {
@@ -247,6 +247,23 @@ fn wait_for_a_thread_ends_a_task_unless_the_rule_includes_waits() {
     let continued = watch(Some(&rules), "ticks-with-replies 20 2");
     assert_eq!(continued.only_type(), ("workloads: tick", 21));
     continued.assert_work("work", continued.cpu_ns(None), continued.printed()[0], 21);
+}
+
+#[test]
+fn task_ends_when_all_its_threads_sleep() {
+    let watched = watch(Some(TIMER), "ticks-with-help 20 2");
+    assert_eq!(watched.only_type(), ("workloads: tick", 21));
+    watched.assert_work("work", watched.cpu_ns(None), watched.printed()[0], 21);
+}
+
+/// Reads that do not sleep: each ends a task and begins the next one.
+#[test]
+fn next_event_ends_a_task() {
+    const RULE: &str = "[[rule]]\nname = \"byte\"\nprogram = \"dd\"\ncalls = \"read\"\n\
+        descriptor = \"pipe\"\n";
+    let mut command = words("sh -c");
+    command.push("printf 123456789012 | { sleep 0.1; dd bs=1 count=12 of=/dev/null; }".into());
+    assert_eq!(watch_command(Some(RULE), command).only_type(), ("dd: byte (pipe)", 12));
 }
 
 /// In a folder in memory, nothing waits.

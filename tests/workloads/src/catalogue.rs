@@ -262,6 +262,9 @@ pub const WORKLOADS: &[Workload] = &[
     workload("ticks-with-replies", "N MS", tick_waits::with_replies,
         "Works MS ms before and after a wait for another thread, after each of N sleeps; prints \
         how many nanoseconds of processor time that took."),
+    workload("ticks-with-help", "N MS", tick_waits::with_help,
+        "The same as ticks-with-replies, but the other thread works MS ms during the wait; prints \
+        the nanoseconds of both threads."),
     workload("ticks-with-reads", "N MS FILE", tick_waits::with_reads,
         "The same, but it reads 256 KiB of FILE, which is not in the page cache, in place of the \
         wait."),
@@ -281,6 +284,11 @@ pub const WORKLOADS: &[Workload] = &[
     workload("slowed-tasks", "N PERIOD_MS DEADLINE_MS SEED", slowed_tasks::slowed_tasks,
         "Begins and ends N tasks, each with work for an emulated processor at its present speed; \
         prints how many met the deadline, and the nanoseconds at each speed, the fastest first."),
+    workload("tasks-overlap", "N", slowed_tasks::tasks_overlap,
+        "After N tasks, begins one on an emulated processor, and another one during it; prints the \
+        speed in MHz with one, with two, after the second one, and after both."),
+    workload("forgotten-task", "MS", slowed_tasks::forgotten_task,
+        "Begins a task, and sleeps MS ms without ending it."),
     workload("busy-pairs", "MS", slowed_tasks::busy_pairs,
         "On each processor, lets two threads wake each other in turn for MS ms."),
     workload("load-module", "FILE", slowed_tasks::load_module,

@@ -13,7 +13,7 @@ use tollgate::pace::TaskType;
 
 use crate::arguments::{Arguments, HOUR_MS};
 use crate::clock::nap;
-use crate::cpu_time::thread_ns;
+use crate::cpu_time::{thread_ns, work_for};
 use crate::failure::{Failure, Outcome, os_failure};
 use crate::output::print_line;
 use crate::pipe::Pipe;
@@ -104,6 +104,53 @@ fn work(registers: &Registers, cycles: u64, at_speed: &mut [u64]) -> Result<(), 
         before = now;
     }
     Ok(())
+}
+
+/// Tasks of one after the other, until a schedule is known; then one that another one overlaps.
+/// Prints the speed at four moments, in MHz: during the first one of both, during both, when the
+/// second one is over, and the slowest one right after the first one.
+pub fn tasks_overlap(mut arguments: Arguments) -> Outcome {
+    /// In which a speed is set.
+    const MS: u64 = 10;
+    /// Before the system's governor has the processor again.
+    const READINGS: u64 = 16;
+    let tasks = arguments.number("N", 1..=MAX_TASKS)?;
+    arguments.end()?;
+    let failed = |error| os_failure("read the registers of the processors", error);
+    let registers = Registers::open().map_err(failed)?;
+    let kind = TaskType::new(c"frame");
+    for _ in 0..tasks {
+        let task = kind.begin();
+        work_for(MS);
+        task.end();
+        nap(MS)?;
+    }
+    let mhz = || registers.state().map(|state| MHZ[state]).map_err(failed);
+    let first = kind.begin();
+    work_for(MS / 2);
+    let alone = mhz()?;
+    let second = kind.begin();
+    work_for(MS);
+    let both = mhz()?;
+    second.end();
+    work_for(MS);
+    let crowded = mhz()?;
+    first.end();
+    // Other work that is ready for a moment has its own speed.
+    let mut none = MHZ[0];
+    for _ in 0..READINGS {
+        nap(MS / 2)?;
+        none = none.min(mhz()?);
+    }
+    print_line(&format!("{alone} {both} {crowded} {none}"))
+}
+
+/// A task that is not ended.
+pub fn forgotten_task(mut arguments: Arguments) -> Outcome {
+    let ms = arguments.number("MS", 1..=HOUR_MS)?;
+    arguments.end()?;
+    TaskType::new(c"frame").begin();
+    nap(ms)
 }
 
 /// Pairs of threads that switch all the time, one pair on each processor.

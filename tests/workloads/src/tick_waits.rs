@@ -22,8 +22,8 @@ fn numbers(arguments: &mut Arguments) -> Result<(u64, u64), Failure> {
     Ok((arguments.number("N", 1..=MAX_TICKS)?, arguments.number("MS", 0..=HOUR_MS)?))
 }
 
-/// Works before and after the wait of each tick. Prints the processor time of this work.
-fn tick(ticks: u64, ms: u64, wait: impl Fn(u64) -> Outcome) -> Outcome {
+/// Works before and after the wait of each tick. Returns the processor time of this work.
+fn tick(ticks: u64, ms: u64, wait: impl Fn(u64) -> Outcome) -> Result<u64, Failure> {
     let mut ns = 0;
     for number in 0..ticks {
         nap(3)?;
@@ -34,6 +34,28 @@ fn tick(ticks: u64, ms: u64, wait: impl Fn(u64) -> Outcome) -> Outcome {
         ns += thread_ns() - began;
     }
     nap(3)?;
+    Ok(ns)
+}
+
+/// Lets another thread wait or work, in `during`, while this one waits in each tick. Prints the
+/// processor time of the ticks, and that of `during`.
+fn tick_with(ticks: u64, ms: u64, during: impl Fn() -> Outcome + Sync) -> Outcome {
+    let (requests, replies) = (Pipe::new()?, Pipe::new()?);
+    let ns = thread::scope(|scope| {
+        let replier = scope.spawn(|| {
+            let mut ns = 0;
+            for _ in 0..ticks {
+                requests.receive()?;
+                let began = thread_ns();
+                during()?;
+                ns += thread_ns() - began;
+                replies.send()?;
+            }
+            Ok::<_, Failure>(ns)
+        });
+        let ns = tick(ticks, ms, |_| requests.send().and_then(|()| replies.receive()))?;
+        Ok::<_, Failure>(ns + replier.join().expect("it does not panic")?)
+    })?;
     print_line(&ns.to_string())
 }
 
@@ -41,18 +63,19 @@ fn tick(ticks: u64, ms: u64, wait: impl Fn(u64) -> Outcome) -> Outcome {
 pub fn with_replies(mut arguments: Arguments) -> Outcome {
     let (ticks, ms) = numbers(&mut arguments)?;
     arguments.end()?;
-    let (requests, replies) = (Pipe::new()?, Pipe::new()?);
-    thread::scope(|scope| {
-        let replier = scope.spawn(|| {
-            (0..ticks).try_for_each(|_| {
-                requests.receive()?;
-                // SAFETY: there is no descriptor to poll.
-                check(unsafe { libc::poll(ptr::null_mut(), 0, REPLY_MS) }, "wait")?;
-                replies.send()
-            })
-        });
-        tick(ticks, ms, |_| requests.send().and_then(|()| replies.receive()))?;
-        replier.join().expect("it does not panic")
+    tick_with(ticks, ms, || {
+        // SAFETY: there is no descriptor to poll.
+        check(unsafe { libc::poll(ptr::null_mut(), 0, REPLY_MS) }, "wait").map(drop)
+    })
+}
+
+/// Waits for another thread, which works meanwhile.
+pub fn with_help(mut arguments: Arguments) -> Outcome {
+    let (ticks, ms) = numbers(&mut arguments)?;
+    arguments.end()?;
+    tick_with(ticks, ms, || {
+        work_for(ms);
+        Ok(())
     })
 }
 
@@ -65,9 +88,10 @@ pub fn with_reads(mut arguments: Arguments) -> Outcome {
     // SAFETY: takes numbers only.
     let dropped = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
     check(dropped, "drop its pages")?;
-    tick(ticks, ms, |number| {
+    let ns = tick(ticks, ms, |number| {
         let mut block = vec![0; BLOCK];
         let read = file.read_exact_at(&mut block, number * BLOCK as u64);
         read.map_err(|error| os_failure("read the file", error))
-    })
+    })?;
+    print_line(&ns.to_string())
 }

@@ -118,8 +118,9 @@ proptest! {
         prop_assert!(end.abs_diff(expected) <= computed * ROUNDING, "{:?}", end);
     }
 
-    /// The reference has the smallest factor for the remaining speeds that suffices if they are
-    /// rounded up to levels. The kernel side does not search for it, so it is no slower.
+    /// The speed is the slowest level from the product of the planned speed and the factor on. The
+    /// reference has the smallest factor that suffices if all remaining speeds are rounded up. The
+    /// kernel side does not search for it, so it is no slower.
     #[test]
     fn rest_after_a_wait_ends_by_the_deadline(
         planned in planned(), part in 0.0..1.0, wait in 0.0..1.2,
@@ -143,6 +144,32 @@ proptest! {
         let (khz, _) = kernel_side.at(time, done, None);
         let hz = planned.levels.worthwhile()[steps[now].level].hz;
         prop_assert!(planned.hz(khz) >= hz, "{} kHz, not {} Hz", khz, hz);
+
+        let steps = planned.schedule.steps();
+        let now = steps.iter().rposition(|step| step.from as u64 <= done).expect("the first");
+        let all = planned.levels.worthwhile();
+        let rest = planned.goal.deadline - on_time.as_secs_f64();
+        let wanted = all[steps[now].level].hz * (rest / left).max(1.0);
+        // Both times are rounded down to microseconds.
+        let rounding = 2e-6 / left.min(rest);
+        let found = all.iter().position(|level| level.hz == planned.hz(khz)).expect("a level");
+        if rounding < 0.1 {
+            prop_assert!(all[found].hz >= wanted * (1.0 - rounding) || found == all.len() - 1);
+            let is_needed = found == 0 || all[found - 1].hz < wanted * (1.0 + rounding);
+            prop_assert!(is_needed, "{} kHz, wanted {} Hz", khz, wanted);
+        }
+    }
+
+    #[test]
+    fn work_beyond_the_pre_deadline_cycles_runs_at_the_fastest_speed(
+        planned in planned(), part in 1.0..9.0_f64, time in 0.0..9.0,
+    ) {
+        let kernel_side = kernel_side();
+        let end = Duration::from_secs_f64(planned.goal.deadline);
+        kernel_side.start(&planned.levels, &planned.schedule, end, MARGIN);
+        let done = (part * planned.goal.cycles).ceil() as u64;
+        let (khz, next) = kernel_side.at(end.mul_f64(time), done, None);
+        prop_assert_eq!((planned.hz(khz), next), (planned.hz(0), 0));
     }
 
     #[test]

@@ -171,12 +171,7 @@ impl SpeedSetter {
         let mut next_check = now_ns();
         loop {
             let changes = wanted.changes()?;
-            // Nothing can change in domains that the system has.
-            let is_idle = self.controlled.iter().all(|domain| domain.control.is_released());
-            let mut again_ns = match is_idle {
-                true => u64::MAX,
-                false => now_ns() + CHECK_INTERVAL.as_nanos() as u64,
-            };
+            let mut again_ns = u64::MAX;
             for index in 0..self.controlled.len() {
                 let since = changes.iter().find(|(domain, _)| *domain == index);
                 let due = self.tend(index, wanted, since.map(|(_, ns)| *ns));
@@ -185,6 +180,10 @@ impl SpeedSetter {
             if now_ns() >= next_check {
                 next_check = now_ns() + CHECK_INTERVAL.as_nanos() as u64;
                 self.check();
+            }
+            // Nothing can change in domains that the system has.
+            if !self.controlled.iter().all(|domain| domain.control.is_released()) {
+                again_ns = again_ns.min(now_ns() + CHECK_INTERVAL.as_nanos() as u64);
             }
             let limit = Duration::from_nanos(again_ns.saturating_sub(now_ns()));
             if process::wait_for([wanted.descriptor(), stopped], limit)[1] {

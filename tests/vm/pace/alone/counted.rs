@@ -10,9 +10,10 @@ use serde_json::Value;
 
 use super::super::emulated::{
     TARGET, domain_of, is_slowed, load_drivers, paced_by, paced_command, paced_with_store, report,
-    set_governor, slowed_domains, state, state_of, stop_while_slowed, wait_until_slowed,
+    set_governor, slowed_domains, state, state_of, stop_while_slowed, wait_until_paced,
+    wait_until_slowed,
 };
-use crate::harness::job::{folder, kill, stop};
+use crate::harness::job::{folder, kill};
 use crate::harness::scheduling::pin;
 use crate::harness::{Finished, Job, eventually, workload};
 
@@ -33,6 +34,24 @@ fn printed(ran: &Finished) -> (u64, Vec<u64>) {
     let said = ran.text();
     let mut numbers = said.split_whitespace().map(|word| word.parse().expect("a number"));
     (numbers.next().expect("a number"), numbers.collect())
+}
+
+/// Checks the mean speed and the modelled energy of a type against the time that the workload has
+/// seen at each speed.
+#[track_caller]
+fn check_means(kind: &Value, at_speed: &[u64]) {
+    /// The speeds of vm/pstates.asl, and their power in W.
+    const LEVELS: [(f64, f64); 5] =
+        [(3000.0, 30.0), (2400.0, 20.0), (1800.0, 12.0), (1200.0, 7.0), (800.0, 4.0)];
+    let ns: f64 = at_speed.iter().map(|ns| *ns as f64).sum();
+    let mean = |value: fn((f64, f64)) -> f64| {
+        let parts = LEVELS.iter().zip(at_speed).map(|(level, ns)| value(*level) * *ns as f64);
+        parts.sum::<f64>() / ns
+    };
+    let number = |key: &str| kind[key].as_f64().expect("a number");
+    let mhz = number("mean_mhz") / mean(|(mhz, _)| mhz);
+    let watts = number("modelled_joules") / number("cpu_s") / mean(|(_, watts)| watts);
+    assert!((0.97..1.03).contains(&mhz) && (0.97..1.03).contains(&watts), "{at_speed:?}: {kind}");
 }
 
 /// Paces tasks in one run after the other, which continue with the stored samples. Checks how many
@@ -59,8 +78,8 @@ fn check_targets(actuator: &str, runs: u64, tasks: u64) {
         assert!(found.abs_diff(late) <= 1 + tasks / 1000, "{met} met, {found} missed");
         // Much of the work was done at lower speeds, as the register showed.
         assert!(at_speed[0] < at_speed.iter().sum::<u64>() / 4 * 3, "{at_speed:?}: {pacing}");
-        let mhz = kind["mean_mhz"].as_f64().expect("a speed");
-        assert!(mhz < 2700.0, "{pacing}");
+        check_means(kind, &at_speed);
+        assert!(pacing["latency_us"]["p99"].as_f64().expect("a latency") > 0.0, "{pacing}");
         missed += found;
     }
     let all = (runs * tasks) as f64;
@@ -106,6 +125,8 @@ enum Killed {
     Tollgate,
     /// Then the next command restores the speeds.
     TollgateAndWatchdog,
+    /// First the watchdog. When it has been replaced, Tollgate.
+    WatchdogThenTollgate,
 }
 
 #[test]
@@ -117,10 +138,17 @@ fn speeds_are_restored_within_a_second() {
         ("bounds", Killed::Tollgate),
         ("setspeed", Killed::TollgateAndWatchdog),
         ("bounds", Killed::TollgateAndWatchdog),
+        ("setspeed", Killed::WatchdogThenTollgate),
+        ("bounds", Killed::WatchdogThenTollgate),
     ] {
         let running = paced_by(actuator, 10_000).start();
         wait_until_slowed(&running, actuator, &before);
-        stop(running.pid());
+        if let Killed::WatchdogThenTollgate = victim {
+            let first = running.child_running("tollgate-wdog");
+            kill(first as i32, libc::SIGKILL);
+            eventually("another watchdog", || running.child_running("tollgate-wdog") != first);
+        }
+        stop_while_slowed(&running, actuator, &before);
         if let Killed::TollgateAndWatchdog = victim {
             kill(running.child_running("tollgate-wdog") as i32, libc::SIGKILL);
         }
@@ -134,6 +162,38 @@ fn speeds_are_restored_within_a_second() {
         let took = killed.elapsed();
         assert!(took < Duration::from_secs(1), "{actuator}, {victim:?}: {took:?}");
     }
+}
+
+/// A second task begins while the first one is slowed down.
+#[test]
+fn two_tasks_at_once_run_at_the_fastest_speed() {
+    stay_on_one_processor();
+    load_drivers();
+    let before = state();
+    let ran = paced_command("tasks-overlap 30").finish().success();
+    assert_eq!(state(), before);
+    // In MHz: one task; two; the second one is over; no task.
+    let speeds = ran.text();
+    let speeds: Vec<u64> =
+        speeds.split_whitespace().map(|word| word.parse().expect("a number")).collect();
+    assert!(speeds[0] < 3000, "{speeds:?}");
+    assert_eq!(speeds[1..], [3000, 3000, 800], "{speeds:?}: {}", report(&ran)["pacing"]);
+}
+
+/// A task that no thread works on does not decide speeds any more after 10 s.
+#[test]
+fn forgotten_task_is_given_up() {
+    stay_on_one_processor();
+    load_drivers();
+    let before = state();
+    let running = paced_command("forgotten-task 3600000").start();
+    wait_until_paced(&running);
+    eventually("the speeds of before", || {
+        assert!(!running.is_over(), "{}", running.read("err"));
+        state() == before
+    });
+    running.signal(libc::SIGTERM);
+    running.finish();
 }
 
 #[test]
@@ -163,7 +223,32 @@ fn governor_of_another_process_is_kept() {
 }
 
 #[test]
-fn processor_may_go_offline_and_return() {
+fn ten_thousand_types_are_paced() {
+    const TYPES: u64 = 10_000;
+    load_drivers();
+    let before = state();
+    let ran = paced_command(&format!("tasks-of-types {TYPES}")).finish().success();
+    assert_eq!(state(), before);
+    let document = report(&ran);
+    let pacing = &document["pacing"];
+    let types = pacing["types"].as_array().expect("an array");
+    let tasks: u64 = types.iter().map(|one| one["tasks"].as_u64().expect("a number")).sum();
+    let number = |value: &Value| value.as_u64().unwrap_or(0);
+    let (replaced, replaced_tasks) =
+        (number(&pacing["replaced_types"]), number(&pacing["replaced_tasks"]));
+    let lost = number(&document["losses"]["tasks with deadlines not reported (buffer full)"]);
+    assert_eq!(tasks + replaced_tasks + lost, 2 * TYPES, "{lost} lost, {replaced} replaced");
+    assert!(replaced > 0 && types.len() as u64 + replaced >= TYPES - lost, "{replaced} replaced");
+    // The type that has had tasks between those of the others has a schedule.
+    let often = types.iter().find(|one| one["name"] == "workloads: often").expect("it is there");
+    assert!(number(&often["tasks"]) >= TYPES - lost, "{often}");
+    assert!(often["schedule"].is_array(), "{often}");
+}
+
+/// The last one of these tests by its name: afterwards, changes of the speed take longer in the
+/// emulator.
+#[test]
+fn work_goes_on_when_a_processor_goes_offline() {
     const CPU: usize = 1;
     load_drivers();
     let before = state();
@@ -190,27 +275,4 @@ fn processor_may_go_offline_and_return() {
         running.finish();
         assert_eq!(state(), before, "{actuator}");
     }
-}
-
-#[test]
-fn ten_thousand_types_are_paced() {
-    const TYPES: u64 = 10_000;
-    load_drivers();
-    let before = state();
-    let ran = paced_command(&format!("tasks-of-types {TYPES}")).finish().success();
-    assert_eq!(state(), before);
-    let document = report(&ran);
-    let pacing = &document["pacing"];
-    let types = pacing["types"].as_array().expect("an array");
-    let tasks: u64 = types.iter().map(|one| one["tasks"].as_u64().expect("a number")).sum();
-    let number = |value: &Value| value.as_u64().unwrap_or(0);
-    let (replaced, replaced_tasks) =
-        (number(&pacing["replaced_types"]), number(&pacing["replaced_tasks"]));
-    let lost = number(&document["losses"]["tasks with deadlines not reported (buffer full)"]);
-    assert_eq!(tasks + replaced_tasks + lost, 2 * TYPES, "{lost} lost, {replaced} replaced");
-    assert!(replaced > 0 && types.len() as u64 + replaced >= TYPES - lost, "{replaced} replaced");
-    // The type that has had tasks between those of the others has a schedule.
-    let often = types.iter().find(|one| one["name"] == "workloads: often").expect("it is there");
-    assert!(number(&often["tasks"]) >= TYPES - lost, "{often}");
-    assert!(often["schedule"].is_array(), "{often}");
 }

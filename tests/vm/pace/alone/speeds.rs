@@ -108,6 +108,12 @@ fn daemon_reports_and_forgets_tasks() {
         own.map(|one| one["tasks"].as_u64().expect("a number"))
     };
     eventually("the tasks", || tasks() == Some(TASKS));
+    // A program is killed in its task.
+    let killed = Job::of(workload(&slowed_tasks(10_000))).start();
+    eventually("a slower speed", || !slowed_domains("setspeed", &before).is_empty());
+    kill(killed.pid() as i32, libc::SIGKILL);
+    eventually("the system's governor", || state() == before);
+    killed.finish();
     let mut reset = pace_command("pace reset", folder.path());
     reset.command.arg("workloads: frame");
     reset.finish().success();
@@ -190,6 +196,19 @@ fn speeds_follow_a_task_to_another_domain() {
 }
 
 #[test]
+fn first_line_of_a_watch_has_the_speeds() {
+    load_drivers();
+    let levels = pace_command("pace levels", folder().path()).finish().success().text();
+    let summary = "5 of 5 speeds are worthwhile, so pacing can save energy";
+    assert!(levels.contains(summary), "{levels}");
+    let mut watch = pace_command("pace watch -o - --", folder().path());
+    watch.command.arg("true");
+    let text = watch.finish().success().text();
+    let first = text.lines().next().expect("a line");
+    assert!(first.starts_with("pace: this machine (") && first.ends_with(summary), "{text}");
+}
+
+#[test]
 fn a_thousand_tasks_at_once_are_paced() {
     load_drivers();
     let before = state();
@@ -215,19 +234,6 @@ fn next_command_restores_speeds_after_a_kill_of_both() {
         assert_eq!(state(), before, "{command}");
     }
     Job::from_command_line("pace restore").finish().success();
-}
-
-#[test]
-fn killed_watchdog_is_replaced() {
-    load_drivers();
-    let before = state();
-    let running = paced(10_000).start();
-    wait_until_paced(&running);
-    let first = watchdog(&running);
-    kill(first as i32, libc::SIGKILL);
-    eventually("another watchdog", || watchdog(&running) != first);
-    running.signal(libc::SIGKILL);
-    eventually("the system's governor", || state() == before);
 }
 
 #[test]
