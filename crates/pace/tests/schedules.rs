@@ -172,8 +172,8 @@ fn dual_bound(levels: &Levels, curve: &WorkCurve, goal: Goal) -> f64 {
         };
         pieces.iter().map(least).sum::<f64>() - lambda * goal.deadline
     };
-    // The bound is concave in λ, which is at most the power that a faster level needs more for the
-    // time that it saves.
+    // The bound is concave in λ. λ has the unit of power, and 10 kW are more than any of the levels
+    // needs for a cycle less of time.
     let (mut low, mut high) = (0.0, 1e4);
     for _ in 0..200 {
         let (a, b) = (low + (high - low) / 3.0, high - (high - low) / 3.0);

@@ -53,7 +53,7 @@ impl Output {
     }
 
     /// Fails if the result would replace one of these inputs.
-    pub fn spare<P: AsRef<Path>>(&self, inputs: impl IntoIterator<Item = P>) -> Result<()> {
+    pub fn refuse_inputs<P: AsRef<Path>>(&self, inputs: impl IntoIterator<Item = P>) -> Result<()> {
         let Self::File { path, what, .. } = self else { return Ok(()) };
         let identity = |path: &Path| {
             let file = fs::metadata(path).ok().filter(Metadata::is_file)?;
@@ -61,7 +61,7 @@ impl Output {
         };
         let own = identity(path);
         if own.is_some() && inputs.into_iter().any(|input| identity(input.as_ref()) == own) {
-            bail!("{} is an input, which {what} would replace", shown_path(path));
+            bail!("{what} would replace the input {}; give another file", shown_path(path));
         }
         Ok(())
     }

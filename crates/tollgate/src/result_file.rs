@@ -76,7 +76,10 @@ impl ClaimedPath {
         let is_new = CLAIMED.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone());
         match is_new {
             true => Ok(Self { path: path.to_owned(), key }),
-            false => Err(io::Error::new(ErrorKind::AlreadyExists, "another result goes there")),
+            false => Err(io::Error::new(
+                ErrorKind::AlreadyExists,
+                "another result of this command goes to it",
+            )),
         }
     }
 }
@@ -272,7 +275,11 @@ mod tests {
         for existed in [false, true] {
             let first = ResultFile::open(&path).expect("the folder is ours");
             let refused = ResultFile::open(&link).err().expect("it is the same file");
-            assert_eq!(refused.to_string(), "another result goes there", "{existed}");
+            assert_eq!(
+                refused.to_string(),
+                "another result of this command goes to it",
+                "{existed}"
+            );
             drop(first);
             ResultFile::open(&link).expect("no other result goes there");
             fs::write(&path, "").expect("it is ours");

@@ -84,7 +84,7 @@ fn only_named_users_begin_tasks() {
 /// A task of a user, during which a process of root is woken, which then works.
 #[test]
 fn threads_of_other_users_do_not_work_on_a_users_task() {
-    let cycles_of = |user: u32| {
+    let cpu_ns_of = |user: u32| {
         let script = format!(
             "import os, sys, time; sys.path.insert(0, {:?})\n\
              import tollgate_pace\n\
@@ -110,7 +110,7 @@ fn threads_of_other_users_do_not_work_on_a_users_task() {
         assert_eq!(watched.only_type().1, 1);
         watched.cpu_ns(None)
     };
-    let (of_root, of_user) = (cycles_of(0), cycles_of(NOBODY));
+    let (of_root, of_user) = (cpu_ns_of(0), cpu_ns_of(NOBODY));
     assert!(of_root > 45_000_000 && of_user < 25_000_000, "{of_root} and {of_user} ns");
 }
 

@@ -266,8 +266,8 @@ pub const WORKLOADS: &[Workload] = &[
         "The same as ticks-with-replies, but the other thread works MS ms during the wait; prints \
         the nanoseconds of both threads."),
     workload("ticks-with-reads", "N MS FILE", tick_waits::with_reads,
-        "The same, but it reads 256 KiB of FILE, which is not in the page cache, in place of the \
-        wait."),
+        "The same as ticks-with-replies, but it reads 256 KiB of FILE, which is not in the page \
+        cache, in place of the wait."),
     workload("timeouts", "N MS", tasks::timeouts,
         "Waits N times for 3 ms in poll; after each wait, works MS ms, calls a poll that does not \
         wait, and works MS ms again."),

@@ -106,13 +106,13 @@ fn work(registers: &Registers, cycles: u64, at_speed: &mut [u64]) -> Result<(), 
     Ok(())
 }
 
-/// Tasks of one after the other, until a schedule is known; then one that another one overlaps.
+/// Runs tasks one after the other until a schedule is known, and then two that overlap.
 /// Prints the speed at four moments, in MHz: during the first one of both, during both, when the
 /// second one is over, and the slowest one right after the first one.
 pub fn tasks_overlap(mut arguments: Arguments) -> Outcome {
-    /// In which a speed is set.
+    /// Enough time for a speed to be set.
     const MS: u64 = 10;
-    /// Before the system's governor has the processor again.
+    /// Fewer than fit into the time before the system's governor has the processor again.
     const READINGS: u64 = 16;
     let tasks = arguments.number("N", 1..=MAX_TASKS)?;
     arguments.end()?;
@@ -134,7 +134,7 @@ pub fn tasks_overlap(mut arguments: Arguments) -> Outcome {
     let both = mhz()?;
     second.end();
     work_for(MS);
-    let crowded = mhz()?;
+    let after_second = mhz()?;
     first.end();
     // Other work that is ready for a moment has its own speed.
     let mut none = MHZ[0];
@@ -142,7 +142,7 @@ pub fn tasks_overlap(mut arguments: Arguments) -> Outcome {
         nap(MS / 2)?;
         none = none.min(mhz()?);
     }
-    print_line(&format!("{alone} {both} {crowded} {none}"))
+    print_line(&format!("{alone} {both} {after_second} {none}"))
 }
 
 /// A task that is not ended.

@@ -38,7 +38,7 @@ fn tick(ticks: u64, ms: u64, wait: impl Fn(u64) -> Outcome) -> Result<u64, Failu
 }
 
 /// Lets another thread wait or work, in `during`, while this one waits in each tick. Prints the
-/// processor time of the ticks, and that of `during`.
+/// processor time of the ticks and of `during` together.
 fn tick_with(ticks: u64, ms: u64, during: impl Fn() -> Outcome + Sync) -> Outcome {
     let (requests, replies) = (Pipe::new()?, Pipe::new()?);
     let ns = thread::scope(|scope| {

@@ -5,20 +5,21 @@ use std::collections::{BTreeMap, VecDeque};
 use super::type_key::TypeKey;
 use crate::wire;
 
-/// The maximum number of types that have a schedule at the same time. The gate has more entries. An
-/// unfinished task keeps the entry of its type, so the spare ones are used before it.
-pub const MAX_TYPES: usize = wire::PACE_SCHEDULES as usize - 96;
+/// Entries beyond those of the types, with entry 0, which stands for none. An unfinished task keeps
+/// the entry of its type, so an entry that becomes free is used again only after the spare ones.
+const SPARE_ENTRIES: usize = 96;
+/// The maximum number of types that have a schedule at the same time.
+pub const MAX_TYPES: usize = wire::PACE_SCHEDULES as usize - SPARE_ENTRIES;
 
 /// The entries of the types that have a schedule.
 pub struct ScheduleEntries {
     by_type: BTreeMap<TypeKey, u32>,
-    /// The one that is free for the longest time is the first.
+    /// The entry that has been free the longest comes first.
     free: VecDeque<u32>,
 }
 
 impl Default for ScheduleEntries {
     fn default() -> Self {
-        // Entry 0 stands for none.
         Self { by_type: BTreeMap::new(), free: (1..wire::PACE_SCHEDULES).collect() }
     }
 }

@@ -91,6 +91,11 @@ impl Planned {
     }
 }
 
+/// The index of the step of a schedule after these cycles.
+fn step_at(schedule: &Schedule, done: u64) -> usize {
+    schedule.steps().iter().rposition(|step| step.from as u64 <= done).expect("the first")
+}
+
 /// What nobody can shorten: the time at which the work of `at` is done at the fastest speed.
 fn earliest(planned: &Planned, at: (Duration, u64)) -> Duration {
     at.0 + planned.shortest(at.1)
@@ -109,7 +114,7 @@ proptest! {
             kernel_side.at(planned.planned_time(done), done, None)
         };
         let steps = planned.schedule.steps();
-        let now = steps.iter().rposition(|step| step.from as u64 <= done).expect("the first");
+        let now = step_at(&planned.schedule, done);
         let hz = planned.levels.worthwhile()[steps[now].level].hz;
         prop_assert_eq!(planned.hz(khz), hz);
         prop_assert_eq!(next, steps.get(now + 1).map_or(0, |step| step.from as u64));
@@ -137,19 +142,17 @@ proptest! {
         let left = deadline.saturating_sub(time).as_secs_f64();
         let reference =
             planned.schedule.after_wait(&planned.levels, planned.goal, done as f64, left);
-        let steps = reference.steps();
-        let now = steps.iter().rposition(|step| step.from as u64 <= done).expect("the first");
+        let level = reference.steps()[step_at(&reference, done)].level;
         let kernel_side = kernel_side();
         kernel_side.start(&planned.levels, &planned.schedule, end_of_plan, MARGIN);
         let (khz, _) = kernel_side.at(time, done, None);
-        let hz = planned.levels.worthwhile()[steps[now].level].hz;
+        let hz = planned.levels.worthwhile()[level].hz;
         prop_assert!(planned.hz(khz) >= hz, "{} kHz, not {} Hz", khz, hz);
 
-        let steps = planned.schedule.steps();
-        let now = steps.iter().rposition(|step| step.from as u64 <= done).expect("the first");
+        let level = planned.schedule.steps()[step_at(&planned.schedule, done)].level;
         let all = planned.levels.worthwhile();
         let rest = planned.goal.deadline - on_time.as_secs_f64();
-        let wanted = all[steps[now].level].hz * (rest / left).max(1.0);
+        let wanted = all[level].hz * (rest / left).max(1.0);
         // Both times are rounded down to microseconds.
         let rounding = 2e-6 / left.min(rest);
         let found = all.iter().position(|level| level.hz == planned.hz(khz)).expect("a level");

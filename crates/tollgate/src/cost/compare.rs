@@ -48,7 +48,7 @@ struct CostComparison {
 /// Prints the changes, with verdicts against the limit.
 pub fn compare(arguments: &CostCompareArguments) -> Result<ExitCode> {
     let mut output = Output::open(arguments.output.as_deref(), Output::Stdout)?;
-    output.spare([&arguments.before, &arguments.after])?;
+    output.refuse_inputs([&arguments.before, &arguments.after])?;
     let (before, after) = (read(&arguments.before)?, read(&arguments.after)?);
     let comparison = CostComparison {
         schema: "tollgate.cost.compare/1",

@@ -53,7 +53,7 @@ pub fn export(arguments: &ExportArguments) -> Result<ExitCode> {
 /// Merges several exports into one.
 pub fn merge(arguments: &MergeArguments) -> Result<ExitCode> {
     let mut output = Output::open(arguments.output.as_deref(), Output::Stdout)?;
-    output.spare(&arguments.files)?;
+    output.refuse_inputs(&arguments.files)?;
     output.write_json(&BaselineExport::new(read_all(&arguments.files)?)?)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -52,7 +52,7 @@ struct ReportComparison {
 /// Prints the comparison of two reports of `run` or `lens`.
 pub fn diff(before: &Path, after: &Path, result: &ResultOptions) -> Result<ExitCode> {
     let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
-    output.spare([before, after])?;
+    output.refuse_inputs([before, after])?;
     let comparison = compare(&read(before)?, &read(after)?);
     let body = if result.json {
         serde_json::to_string_pretty(&comparison)? + "\n"

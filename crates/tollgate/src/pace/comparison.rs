@@ -25,7 +25,7 @@ use crate::output::log_message;
 /// An estimator is chosen by at most this many tasks of a type, which takes some seconds.
 const MAX_CHOICE_TASKS: usize = 5000;
 /// A comparison on this many tasks takes a second or more, and is announced.
-const ANNOUNCED: usize = 1_000;
+const MIN_ANNOUNCED_TASKS: usize = 1_000;
 /// How often to check whether the comparison is cancelled.
 const CANCEL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -37,7 +37,7 @@ pub fn report(simulated: &[SimulatedSet], trace: &Trace) -> SimulateReport {
 /// Logs that the policies are about to be compared, if this takes a while. `addition` ends the
 /// sentence.
 pub fn announce(trace: &Trace, addition: &str) {
-    if trace.tasks.len() >= ANNOUNCED {
+    if trace.tasks.len() >= MIN_ANNOUNCED_TASKS {
         let tasks = count(trace.tasks.len() as u64);
         log_message(&format!("comparing policies on {tasks} tasks{addition}"));
     }

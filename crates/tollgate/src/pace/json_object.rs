@@ -7,9 +7,9 @@ use std::marker::PhantomData;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
-/// What is known of an object before it is read.
+/// A structure that is read from an object in JSON.
 pub trait JsonObject {
-    /// "an object with name and target"
+    /// What is expected, for messages: "an object with name and target".
     const EXPECTED: &str;
 }
 

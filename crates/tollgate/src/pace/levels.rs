@@ -31,6 +31,7 @@ struct SetReport<'a> {
 
 pub fn levels(arguments: &LevelsArguments) -> Result<ExitCode> {
     let mut output = Output::open(arguments.output.as_deref(), Output::Stdout)?;
+    output.refuse_inputs(&arguments.levels)?;
     let sets = match arguments.levels.is_empty() {
         true => machine_levels::find().map_err(|error| {
             anyhow!("{error:#}; name a built-in set of levels or a file of levels (see --help)")

@@ -1,5 +1,6 @@
 //! The types of tasks that are paced: what is learned of each, and where it is stored.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use ::pace::{Levels, TaskRules};
@@ -16,6 +17,8 @@ use crate::output::log_message;
 
 /// The maximum number of types whose samples are stored at a time. Each waits for the disk.
 const SAVED_AT_ONCE: usize = 16;
+/// The maximum number of replaced types whose samples wait for the disk.
+const MAX_WAITING: usize = 1000;
 /// How often changed samples are stored.
 const SAVE_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -30,8 +33,10 @@ pub struct PacedTypes {
     replaced: ReplacedTypes,
     /// The processor time of the schedules of replaced types.
     replaced_planning: Duration,
-    /// Types were added since the size of the store was limited.
-    has_new: bool,
+    /// Samples were stored since the size of the store was limited.
+    has_stored: bool,
+    /// Samples of replaced types that are not stored yet.
+    to_store: VecDeque<(String, Vec<f64>)>,
     latest_limit: Instant,
 }
 
@@ -64,7 +69,8 @@ impl PacedTypes {
             chooser: EstimatorChooser::default(),
             replaced: ReplacedTypes::default(),
             replaced_planning: Duration::ZERO,
-            has_new: false,
+            has_stored: false,
+            to_store: VecDeque::new(),
             latest_limit: Instant::now(),
         }
     }
@@ -99,7 +105,6 @@ impl PacedTypes {
 
     /// Adds the type of a task. Returns its index.
     fn add_type(&mut self, record: &wire::pace_record, changes: &mut Vec<ScheduleChange>) -> usize {
-        self.has_new = true;
         if self.paced.len() < MAX_TYPES {
             let kind = self.table.add(record);
             self.paced.push(Paced::new(&self.table, &self.store, kind));
@@ -117,10 +122,12 @@ impl PacedTypes {
         let (kind, oldest) =
             types.min_by_key(|(_, paced)| paced.latest_end_ns).expect("there are types");
         changes.extend(oldest.gate_key.take().map(ScheduleChange::Remove));
-        // Each type that is stored waits for the disk. The samples that have come since the last
-        // time are lost if they are too few for a schedule.
-        if oldest.learned.active().is_some() {
-            log_failure(oldest.save(&self.store));
+        // The samples that have come since the last time are lost if they are too few for a
+        // schedule, or if too many wait for the disk.
+        let is_worth_it = oldest.is_unsaved && oldest.learned.active().is_some();
+        if is_worth_it && self.to_store.len() < MAX_WAITING {
+            let samples = oldest.learned.samples().to_vec();
+            self.to_store.push_back((oldest.report.name.clone(), samples));
         }
         self.replaced.types += 1;
         self.replaced.tasks += oldest.report.tasks;
@@ -167,6 +174,8 @@ impl PacedTypes {
 
     /// Stores all samples that have changed.
     pub fn save(&mut self) -> Result<()> {
+        self.save_replaced(usize::MAX)?;
+        self.has_stored = true;
         let saved = self.paced.iter_mut().map(|paced| paced.save(&self.store));
         let saved = saved.fold(Ok(()), Result::and);
         saved.and(self.limit_store())
@@ -180,15 +189,29 @@ impl PacedTypes {
             .iter_mut()
             .filter(|paced| paced.is_unsaved && paced.latest_save.elapsed() >= SAVE_INTERVAL);
         let saved = due.take(SAVED_AT_ONCE).map(|paced| paced.save(&self.store));
-        log_failure(saved.fold(Ok(()), Result::and));
+        let mut stored = 0;
+        log_failure(saved.inspect(|_| stored += 1).fold(Ok(()), Result::and));
+        self.has_stored |= stored > 0;
+        log_failure(self.save_replaced(SAVED_AT_ONCE));
         if self.latest_limit.elapsed() >= SAVE_INTERVAL {
             log_failure(self.limit_store());
         }
     }
 
+    /// Stores samples of replaced types, of at most `most` ones.
+    fn save_replaced(&mut self, most: usize) -> Result<()> {
+        let some = self.to_store.drain(..most.min(self.to_store.len()));
+        let mut saved = Ok(());
+        for (name, samples) in some {
+            self.has_stored = true;
+            saved = saved.and(self.store.save(&name, &samples));
+        }
+        saved
+    }
+
     fn limit_store(&mut self) -> Result<()> {
         self.latest_limit = Instant::now();
-        match std::mem::take(&mut self.has_new) {
+        match std::mem::take(&mut self.has_stored) {
             true => self.store.remove_oldest(),
             false => Ok(()),
         }
@@ -315,7 +338,8 @@ mod tests {
         assert_eq!(tasks + replaced.tasks, 10 + 2 * (TYPES - 2));
         let latest = reported.iter().find(|one| one.name == ": type 0x2").unwrap();
         assert_eq!(latest.tasks, TYPES - 2);
-        // What had a schedule was stored, and is known again.
+        // What had a schedule is stored, and is known again.
+        types.save_some();
         assert_eq!(store.load(": type 0x1").len(), 10);
         assert!(store.load(": type 0x3").is_empty());
         let again = add(&mut types, 1, 100 * TYPES + 2);

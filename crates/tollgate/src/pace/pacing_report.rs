@@ -56,10 +56,11 @@ impl ReplacedTypes {
         if self.types > 0 {
             let _ = writeln!(
                 out,
-                "{} of {} with a task longer ago made room for others, because at most {} are kept",
+                "{} made room for newer ones, because at most {} are kept; their {} are not in the \
+                table",
                 number_of(self.types as usize, "type"),
-                number_of(self.tasks as usize, "task"),
-                count(MAX_TYPES as u64)
+                count(MAX_TYPES as u64),
+                number_of(self.tasks as usize, "task")
             );
         }
     }

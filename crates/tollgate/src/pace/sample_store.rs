@@ -19,8 +19,8 @@ use crate::output::log_message;
 
 const SCHEMA: &str = "tollgate.pace.type/1";
 const SUFFIX: &str = "json";
-/// The maximum number of types that are kept: 200 MB with 1,000 samples of ten digits each, and
-/// more than those of a session.
+/// The maximum number of types that are kept: some 120 MB with 1,000 samples of ten digits each,
+/// and more types than a session has.
 const MAX_STORED: usize = 10_000;
 
 /// A folder of samples.
@@ -117,7 +117,9 @@ impl SampleStore {
 
     /// Deletes the files that were stored first, if there are too many.
     pub fn remove_oldest(&self) -> Result<()> {
-        let files = self.files()?;
+        let mut files = self.files()?;
+        // Other files in the folder are not those of Tollgate.
+        files.retain(|path| path.file_stem().is_some_and(|stem| is_hash(&stem.to_string_lossy())));
         let Some(surplus) = files.len().checked_sub(MAX_STORED).filter(|surplus| *surplus > 0)
         else {
             return Ok(());
@@ -144,6 +146,11 @@ impl SampleStore {
     fn path(&self, name: &str) -> PathBuf {
         self.folder.join(format!("{:016x}.{SUFFIX}", fnv_1a(name.as_bytes())))
     }
+}
+
+/// Whether this is the name of a file of samples, without the suffix.
+fn is_hash(stem: &str) -> bool {
+    stem.len() == 16 && stem.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// Deletes a file. Returns false if there is none.
@@ -260,7 +267,9 @@ mod tests {
             let age = Duration::from_secs(if n < 3 { 0 } else { 100_000 - n as u64 });
             file.set_modified(SystemTime::now() - age).unwrap();
         }
-        fs::write(folder.path().join("note.txt"), "of somebody else").unwrap();
+        for other in ["note.txt", "settings.json"] {
+            fs::write(folder.path().join(other), "of another program").unwrap();
+        }
         store.remove_oldest().unwrap();
         let mut names: Vec<_> = store
             .files()
@@ -270,9 +279,10 @@ mod tests {
             .collect();
         names.sort();
         let name = |n| OsString::from(format!("{n:016x}"));
-        let kept: Vec<_> = (0..3).chain(6..MAX_STORED + 3).map(name).collect();
-        assert_eq!(names, kept);
+        let own = (0..3).chain(6..MAX_STORED + 3).map(name);
+        let kept: Vec<_> = own.chain(["settings".into()]).collect();
         assert!(folder.path().join("note.txt").exists());
+        assert_eq!(names, kept);
     }
 
     #[test]

@@ -17,7 +17,8 @@ use crate::output::Output;
 
 pub fn simulate(arguments: &SimulateArguments) -> Result<ExitCode> {
     let mut output = Output::open(arguments.output.as_deref(), Output::Stdout)?;
-    output.spare(&arguments.traces)?;
+    output.refuse_inputs(&arguments.traces)?;
+    output.refuse_inputs(&arguments.levels)?;
     let sets = match arguments.levels.is_empty() {
         true => level_set::built_in()?,
         false => level_set::find_all(&arguments.levels)?,

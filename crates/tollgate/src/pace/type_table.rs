@@ -34,7 +34,7 @@ impl TypeTable {
         Self { rules, ..Self::default() }
     }
 
-    /// In the order of their first tasks.
+    /// By their indices.
     pub fn types(&self) -> &[TraceType] {
         &self.types
     }

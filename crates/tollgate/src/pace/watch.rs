@@ -30,13 +30,13 @@ pub fn watch(arguments: &WatchArguments) -> Result<ExitCode> {
     };
     let (sets, summary) = compared(named)?;
     let trace = arguments.trace.as_ref().map(|path| Output::at(path, "the trace"));
+    let trace = trace.transpose()?;
+    for written in [Some(&output), trace.as_ref()].into_iter().flatten() {
+        written.refuse_inputs(&arguments.levels)?;
+        written.refuse_inputs(&arguments.rules)?;
+    }
     let is_trace_lost = Rc::new(Cell::new(false));
-    let outcome = WatchOutcome {
-        sets,
-        summary,
-        trace: trace.transpose()?,
-        is_trace_lost: Rc::clone(&is_trace_lost),
-    };
+    let outcome = WatchOutcome { sets, summary, trace, is_trace_lost: Rc::clone(&is_trace_lost) };
     let setup: Box<dyn ExtensionSetup> =
         Box::new(PaceWatchSetup { rules, tracking_rules, outcome });
     if words.is_empty() && arguments.select.is_empty() {

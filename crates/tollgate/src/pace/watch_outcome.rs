@@ -80,8 +80,8 @@ fn compare(
     let tasks = trace.tasks.len();
     if tasks == 0 {
         notes.push(
-            "a task begins when a call that a rule names returns, or when a program begins it; \
-            none did and ended"
+            "no task ended; a task begins when a call that a rule names returns, or when a program \
+            begins it"
                 .into(),
         );
         return Ok(None);

@@ -156,7 +156,7 @@ mod alone {
 
     #[test]
     fn user_with_many_programs_leaves_profiles_to_others() {
-        /// More than the profiles of a user, and than are not ready in time.
+        /// More than the profiles of a user, even if some programs start before one is ready.
         const PROGRAMS: usize = 400;
         const LOSS: &str = "programs without a profile (too many of their user)";
         let (it, cgroup) = (Guarded::new(), TestCgroup::new());

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::super::emulated::{
-    TARGET, domain_of, is_slowed, load_drivers, paced_by, paced_command, paced_with_store, report,
-    set_governor, slowed_domains, state, state_of, stop_while_slowed, wait_until_paced,
+    TARGET, domain_of, is_slowed, load_drivers, paced_by, paced_command, paced_with_store, policy,
+    report, set_governor, slowed_domains, state, state_of, stop_while_slowed, wait_until_paced,
     wait_until_slowed,
 };
 use crate::harness::job::{folder, kill};
@@ -188,10 +188,15 @@ fn forgotten_task_is_given_up() {
     let before = state();
     let running = paced_command("forgotten-task 3600000").start();
     wait_until_paced(&running);
+    let paced = Instant::now();
+    // At the beginning, Tollgate measures how long a change of the speed takes.
+    std::thread::sleep(Duration::from_secs(5));
+    assert_eq!(policy("scaling_governor"), "userspace");
     eventually("the speeds of before", || {
         assert!(!running.is_over(), "{}", running.read("err"));
         state() == before
     });
+    assert!(paced.elapsed() > Duration::from_secs(9), "after {:?}", paced.elapsed());
     running.signal(libc::SIGTERM);
     running.finish();
 }
