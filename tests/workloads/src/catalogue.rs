@@ -286,7 +286,7 @@ pub const WORKLOADS: &[Workload] = &[
         prints how many met the deadline, and the nanoseconds at each speed, the fastest first."),
     workload("tasks-overlap", "N", slowed_tasks::tasks_overlap,
         "After N tasks, begins one on an emulated processor, and another one during it; prints the \
-        speed in MHz with one, with two, after the second one, and after both."),
+        speed in MHz with one, with two, and after the second one."),
     workload("forgotten-task", "MS", slowed_tasks::forgotten_task,
         "Begins a task, and sleeps MS ms without ending it."),
     workload("busy-pairs", "MS", slowed_tasks::busy_pairs,

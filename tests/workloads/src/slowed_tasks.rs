@@ -107,13 +107,11 @@ fn work(registers: &Registers, cycles: u64, at_speed: &mut [u64]) -> Result<(), 
 }
 
 /// Runs tasks one after the other until a schedule is known, and then two that overlap.
-/// Prints the speed at four moments, in MHz: during the first one of both, during both, when the
-/// second one is over, and the slowest one right after the first one.
+/// Prints the speed at three moments, in MHz: during the first one of both, during both, and when
+/// the second one is over.
 pub fn tasks_overlap(mut arguments: Arguments) -> Outcome {
     /// Enough time for a speed to be set.
     const MS: u64 = 10;
-    /// Fewer than fit into the time before the system's governor has the processor again.
-    const READINGS: u64 = 16;
     let tasks = arguments.number("N", 1..=MAX_TASKS)?;
     arguments.end()?;
     let failed = |error| os_failure("read the registers of the processors", error);
@@ -136,13 +134,7 @@ pub fn tasks_overlap(mut arguments: Arguments) -> Outcome {
     work_for(MS);
     let after_second = mhz()?;
     first.end();
-    // Other work that is ready for a moment has its own speed.
-    let mut none = MHZ[0];
-    for _ in 0..READINGS {
-        nap(MS / 2)?;
-        none = none.min(mhz()?);
-    }
-    print_line(&format!("{alone} {both} {after_second} {none}"))
+    print_line(&format!("{alone} {both} {after_second}"))
 }
 
 /// A task that is not ended.
