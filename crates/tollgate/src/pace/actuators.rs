@@ -62,7 +62,9 @@ mod tests {
             root.path().join("sys/devices/system/cpu/cpufreq/policy0"),
             root.path().join("proc/sys/kernel"),
         );
-        [&folder, &kernel].map(|path| fs::create_dir_all(path).unwrap());
+        for path in [&folder, &kernel] {
+            fs::create_dir_all(path).unwrap();
+        }
         let of = |name| {
             let all = with_actuators(root.path(), &[domain(0)], name);
             all.map(|all| all[0].1).map_err(|error| error.to_string())

@@ -201,9 +201,9 @@ fn first_line_of_a_watch_has_the_speeds() {
     let levels = pace_command("pace levels", folder().path()).finish().success().text();
     let summary = "5 of 5 speeds are worthwhile, so pacing can save energy";
     assert!(levels.contains(summary), "{levels}");
-    let mut watch = pace_command("pace watch -o - --", folder().path());
+    let mut watch = pace_command("pace watch --", folder().path());
     watch.command.args(workload("sleep 1"));
-    let text = watch.finish().success().text();
+    let text = watch.finish().success().err;
     let first = text.lines().next().expect("a line");
     assert!(first.starts_with("pace: this machine (") && first.ends_with(summary), "{text}");
 }
