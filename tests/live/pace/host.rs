@@ -9,6 +9,18 @@ use super::{NO_RULE, watch_command, watch_with_losses};
 use crate::harness::job::folder;
 use crate::harness::{Job, NOBODY, library, project, words};
 
+/// A script in Python that can use the library.
+fn python(script: &str) -> Vec<OsString> {
+    let library = project().join("crates/libtollgate/python");
+    let script = format!(
+        "import os, subprocess, sys, time; sys.path.insert(0, {library:?})\n\
+         import tollgate_pace\n{script}"
+    );
+    let mut command: Vec<OsString> = words("python3 -c");
+    command.push(script.into());
+    command
+}
+
 #[test]
 fn programs_in_c_and_python_begin_tasks() {
     let built = folder();
@@ -19,18 +31,12 @@ fn programs_in_c_and_python_begin_tasks() {
     let changed = watched.deadlines_ms.iter().filter(|deadline| **deadline == Some(32.0));
     assert_eq!(changed.count(), 3);
 
-    let script = format!(
-        "import sys; sys.path.insert(0, {:?})\n\
-         import tollgate_pace\n\
-         kind = tollgate_pace.TaskType('reply')\n\
+    let script = "kind = tollgate_pace.TaskType('reply')\n\
          task = kind.begin()\n\
          for _ in range(9): task = task.end_and_begin(kind)\n\
          task.end(); task.end()\n\
-         with kind.begin() as other: other.set_deadline(0.001)\n",
-        project().join("crates/libtollgate/python")
-    );
-    let mut command: Vec<OsString> = words("python3 -c");
-    command.push(script.into());
+         with kind.begin() as other: other.set_deadline(0.001)\n";
+    let command = python(script);
     let watched = watch_command(Some(NO_RULE), command);
     let types = watched.types();
     assert!(types.len() == 1 && types[0].0.ends_with(": reply"), "{types:?}");
@@ -41,20 +47,16 @@ fn programs_in_c_and_python_begin_tasks() {
 
 #[test]
 fn python_refuses_names_and_deadlines() {
-    let script = format!(
-        "import sys; sys.path.insert(0, {:?})\n\
-         import tollgate_pace\n\
-         task = tollgate_pace.TaskType('reply').begin()\n\
+    let script = "task = tollgate_pace.TaskType('reply').begin()\n\
          def is_refused(operation, value):\n\
          \x20   try: operation(value)\n\
          \x20   except ValueError: return True\n\
          names = [name for name in ('', 'a\\0b') if is_refused(tollgate_pace.TaskType, name)]\n\
          values = (-1, float('nan'), float('inf'), 1e30, 0, 1.5)\n\
          deadlines = [value for value in values if is_refused(task.set_deadline, value)]\n\
-         print(names, deadlines)\n",
-        project().join("crates/libtollgate/python")
-    );
-    let output = Command::new("python3").arg("-c").arg(script).output().expect("Python");
+         print(names, deadlines)\n";
+    let command = python(script);
+    let output = Command::new(&command[0]).args(&command[1..]).output().expect("Python");
     let text = String::from_utf8_lossy(&output.stdout);
     let expected = "['', 'a\\x00b'] [-1, nan, inf, 1e+30]\n";
     assert_eq!(text, expected, "{}", String::from_utf8_lossy(&output.stderr));
@@ -63,14 +65,10 @@ fn python_refuses_names_and_deadlines() {
 #[test]
 fn only_named_users_begin_tasks() {
     let script = format!(
-        "import os, sys; sys.path.insert(0, {:?})\n\
-         import tollgate_pace\n\
-         os.setuid({NOBODY})\n\
-         with tollgate_pace.TaskType('reply').begin(): pass\n",
-        project().join("crates/libtollgate/python")
+        "os.setuid({NOBODY})\n\
+         with tollgate_pace.TaskType('reply').begin(): pass\n"
     );
-    let mut command: Vec<OsString> = words("python3 -c");
-    command.push(script.into());
+    let command = python(&script);
     let named = format!("users = [\"{NOBODY}\"]\n{NO_RULE}");
     let watched = watch_command(Some(&named), command.clone());
     assert_eq!(watched.only_type().1, 1);
@@ -86,9 +84,7 @@ fn only_named_users_begin_tasks() {
 fn threads_of_other_users_do_not_work_on_a_users_task() {
     let cpu_ns_of = |user: u32| {
         let script = format!(
-            "import os, sys, time; sys.path.insert(0, {:?})\n\
-             import tollgate_pace\n\
-             ask, asked = os.pipe()\n\
+            "ask, asked = os.pipe()\n\
              reply, replied = os.pipe()\n\
              if os.fork() == 0:\n\
              \x20   os.setuid({user})\n\
@@ -101,11 +97,9 @@ fn threads_of_other_users_do_not_work_on_a_users_task() {
              end = time.thread_time() + 0.05\n\
              while time.thread_time() < end: pass\n\
              os.write(replied, b'.')\n\
-             os.wait()\n",
-            project().join("crates/libtollgate/python")
+             os.wait()\n"
         );
-        let mut command: Vec<OsString> = words("python3 -c");
-        command.push(script.into());
+        let command = python(&script);
         let watched = watch_command(Some(NO_RULE), command);
         assert_eq!(watched.only_type().1, 1);
         watched.cpu_ns(None)
@@ -117,21 +111,15 @@ fn threads_of_other_users_do_not_work_on_a_users_task() {
 /// A program that a task wakes, and that the rules exempt or not.
 #[test]
 fn woken_exempt_program_does_not_work_on_a_task() {
-    let script = format!(
-        "import sys, subprocess, time; sys.path.insert(0, {:?})\n\
-         import tollgate_pace\n\
-         pipe = subprocess.PIPE\n\
+    let script = "pipe = subprocess.PIPE\n\
          child = subprocess.Popen(['sha512sum'], stdin=pipe, stdout=subprocess.DEVNULL)\n\
          data = bytes(40 << 20)\n\
          time.sleep(0.1)\n\
          with tollgate_pace.TaskType('reply').begin():\n\
          \x20   child.stdin.write(data)\n\
          \x20   child.stdin.close()\n\
-         \x20   child.wait()\n",
-        project().join("crates/libtollgate/python")
-    );
-    let mut command: Vec<OsString> = words("python3 -c");
-    command.push(script.into());
+         \x20   child.wait()\n";
+    let command = python(script);
     let work = |keys: &str| {
         let watched = watch_command(Some(&format!("{keys}{NO_RULE}")), command.clone());
         assert_eq!(watched.only_type().1, 1);
@@ -144,19 +132,13 @@ fn woken_exempt_program_does_not_work_on_a_task() {
 #[test]
 fn process_does_not_end_tasks_of_another_one() {
     // The child has a copy of the parent's task, and tries to end it.
-    let script = format!(
-        "import os, sys, time; sys.path.insert(0, {:?})\n\
-         import tollgate_pace\n\
-         task = tollgate_pace.TaskType('reply').begin()\n\
+    let script = "task = tollgate_pace.TaskType('reply').begin()\n\
          child = os.fork()\n\
          if child == 0: task.end(); os._exit(0)\n\
          os.waitpid(child, 0)\n\
          time.sleep(0.05)\n\
-         task.end()\n",
-        project().join("crates/libtollgate/python")
-    );
-    let mut command: Vec<OsString> = words("python3 -c");
-    command.push(script.into());
+         task.end()\n";
+    let command = python(script);
     let watched = watch_command(Some(NO_RULE), command);
     assert_eq!(watched.only_type().1, 1);
     let took_ms = watched.pace["types"][0]["took_ms"]["median"].as_f64().expect("a time");

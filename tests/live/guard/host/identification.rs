@@ -4,13 +4,27 @@ use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::Stdio;
 
 use crate::harness::cgroup::TestCgroup;
 use crate::harness::daemon::{CommandServer, GuardDaemon};
 use crate::harness::guarded_program::Guarded;
 use crate::harness::job::{comm, copy, is_in_read};
-use crate::harness::{Job, NOBODY, eventually, words};
+use crate::harness::{Job, NOBODY, Running, eventually, words};
+
+/// Starts a script of a user, which first reads a line, and moves it to the cgroup.
+fn waiting_script(user: u32, script: &str, arguments: &[&Path], cgroup: &TestCgroup) -> Running {
+    let mut command = words("sh -c");
+    command.push(script.into());
+    command.extend(arguments.iter().map(|path| path.into()));
+    let mut job = Job::of(command).in_own_session();
+    job.command.uid(user).gid(user).stdin(Stdio::piped());
+    let shell = job.start();
+    eventually("its read", || is_in_read(shell.pid()));
+    cgroup.add(shell.pid());
+    shell
+}
 
 #[test]
 fn long_files_of_others_do_not_delay_a_program() {
@@ -85,13 +99,8 @@ fn leased_file_delays_neither_the_daemon_nor_other_programs() {
     // A file that is being executed cannot be leased. So the program ends before the daemon, which
     // is stopped meanwhile, opens its file.
     let script = "read line; printf u | \"$0\" command-server; exec \"$1\" lease \"$0\"";
-    let mut command = words("sh -c");
-    command.extend([script.into(), (&leased).into(), it.changed_copy("lessee").into()]);
-    let mut job = Job::of(command).in_own_session();
-    job.command.uid(NOBODY).gid(NOBODY).stdin(Stdio::piped());
-    let mut shell = job.start();
-    eventually("its read", || is_in_read(shell.pid()));
-    cgroup.add(shell.pid());
+    let lessee = it.changed_copy("lessee");
+    let mut shell = waiting_script(NOBODY, script, &[&leased, &lessee], &cgroup);
     let daemon = GuardDaemon::start(&it, &cgroup, "--guard=watch");
     daemon.running.signal(libc::SIGSTOP);
     shell.input().write_all(b"\n").expect("it reads");
@@ -125,13 +134,7 @@ fn other_programs_leave_the_profiles_to_the_selected_one() {
     let script = "read line
         for other in \"$0\"/other*; do printf u | \"$other\" command-server; done
         exec \"$1\" command-server";
-    let mut command = words("sh -c");
-    command.extend([script.into(), it.folder.path().into(), (&it.program).into()]);
-    let mut job = Job::of(command).in_own_session();
-    job.command.stdin(Stdio::piped());
-    let mut shell = job.start();
-    eventually("its read", || is_in_read(shell.pid()));
-    cgroup.add(shell.pid());
+    let mut shell = waiting_script(0, script, &[it.folder.path(), &it.program], &cgroup);
     let options = format!("--guard=watch --exe {}", it.program.display());
     let daemon = GuardDaemon::start(&it, &cgroup, &options);
 
@@ -175,13 +178,7 @@ mod alone {
                 case $own in *[05]) sleep 0.1 ;; esac
             done
             wait";
-        let mut command = words("sh -c");
-        command.extend([script.into(), it.folder.path().into()]);
-        let mut job = Job::of(command).in_own_session();
-        job.command.uid(NOBODY).gid(NOBODY).stdin(Stdio::piped());
-        let mut shell = job.start();
-        eventually("its read", || is_in_read(shell.pid()));
-        cgroup.add(shell.pid());
+        let mut shell = waiting_script(NOBODY, script, &[it.folder.path()], &cgroup);
         let daemon = GuardDaemon::start(&it, &cgroup, "--guard=watch");
         shell.input().write_all(b"\n").expect("it reads");
         eventually("too many programs", || daemon.status()["losses"][LOSS].is_u64());
