@@ -135,15 +135,20 @@ fn get(connection: &mut ClientConnection, name: &str) -> io::Result<()> {
     }
 }
 
+/// A request that is sent by one call. With two calls, it would depend on the time between them
+/// whether the server reads once or twice, so a busy machine would have sequences that the server
+/// has not learned.
+fn request(line: &str, body: &[u8]) -> Vec<u8> {
+    [line.as_bytes(), b"\n", body].concat()
+}
+
 fn put(connection: &mut ClientConnection, name: &str, length: usize) -> io::Result<()> {
-    connection.send(format!("PUT {name} {length}\n").as_bytes())?;
-    connection.send(&vec![b'+'; length])?;
+    connection.send(&request(&format!("PUT {name} {length}"), &vec![b'+'; length]))?;
     connection.line().map(drop)
 }
 
 fn note(connection: &mut ClientConnection, text: &[u8]) -> io::Result<String> {
-    connection.send(format!("NOTE {}\n", text.len()).as_bytes())?;
-    connection.send(text)?;
+    connection.send(&request(&format!("NOTE {}", text.len()), text))?;
     connection.line()
 }
 

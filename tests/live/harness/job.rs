@@ -32,6 +32,8 @@ pub struct Job {
 
 pub struct Running {
     child: Child,
+    /// Then its process ID may be another process's.
+    is_reaped: bool,
     folder: TempDir,
     _rows: Option<Rows>,
 }
@@ -238,7 +240,7 @@ impl Job {
                 Err(error) => panic!("cannot start {:?}: {error}", self.command.get_program()),
             }
         };
-        Running { child, folder: self.folder, _rows: self.rows }
+        Running { child, is_reaped: false, folder: self.folder, _rows: self.rows }
     }
 
     #[track_caller]
@@ -302,6 +304,7 @@ impl Running {
         let Some(status) = self.child.try_wait().expect("it is our child") else {
             panic!("it did not end within {LIMIT:?}; its stderr: {}", self.read("err"));
         };
+        self.is_reaped = true;
         let out = fs::read(self.path("out")).unwrap_or_default();
         let err = strip_notice(&self.read("err"));
         Finished {
@@ -326,9 +329,10 @@ fn strip_notice(err: &str) -> String {
 }
 
 impl Drop for Running {
-    /// Kills the job, so that a failed test leaves no process.
+    /// Kills the job, so that a test leaves no process. A Tollgate that was killed leaves its
+    /// command.
     fn drop(&mut self) {
-        if let Ok(None) = self.child.try_wait() {
+        if !self.is_reaped {
             self.signal_group(libc::SIGKILL);
             let _ = self.child.wait();
         }

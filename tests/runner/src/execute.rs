@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
+use crate::leftovers::{self, TestMark};
 use crate::programs::TestProgram;
 
 /// Interval of the checks for a test's end: a hundredth of the time that it has run, within these
@@ -46,15 +47,21 @@ fn attempt(
     command.args(is_ignored.then_some("--ignored"));
     // As set by cargo; proptest, for instance, uses it to find its seeds.
     command.env("CARGO_MANIFEST_DIR", &program.folder);
+    let mark = TestMark::new();
+    command.env(leftovers::VARIABLE, mark.value());
     command.stdout(file.try_clone()?).stderr(file.try_clone()?);
     let mut child =
         command.spawn().with_context(|| format!("cannot start {}", program.path.display()))?;
     let status = wait(&mut child, limit)?;
+    let left = mark.end_processes();
     let mut output = text(&mut file)?;
     // If the filter matches no test, libtest reports success.
     let has_passed = output.contains("test result: ok. 1 passed");
     output = own_lines(&output, path);
-    let is_ok = match status {
+    for process in &left {
+        output += &format!("it left a process running: {process}\n");
+    }
+    let has_ended_well = match status {
         Some(status) if status.code().is_some() => status.success() && has_passed,
         Some(status) => {
             output += &format!("it ended by itself: {status}\n");
@@ -65,7 +72,7 @@ fn attempt(
             false
         }
     };
-    Ok((is_ok, output))
+    Ok((has_ended_well && left.is_empty(), output))
 }
 
 /// Waits for the child; `None` if it took longer than the limit and was killed.
@@ -203,6 +210,24 @@ mod tests {
             ended.output
         );
         assert!(ended.took < LIMIT);
+    }
+
+    #[test]
+    #[ignore = "the other tests start it"]
+    #[expect(clippy::zombie_processes, reason = "it is to be left")]
+    fn leaves_a_process() {
+        Command::new("sleep").arg("3600").spawn().expect("it starts");
+    }
+
+    #[test]
+    fn a_test_that_leaves_a_process_has_failed() {
+        let failed = of("leaves_a_process", LIMIT);
+        let message = "it left a process running: ";
+        let process = failed.output.lines().find_map(|line| line.strip_prefix(message));
+        let (pid, command) = process.and_then(|text| text.split_once(' ')).expect("a process");
+        assert!(!failed.is_ok && command == "sleep 3600", "{}", failed.output);
+        let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        assert!(state.is_empty() || state.contains(" Z "), "{state}");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 mod execute;
 mod flaky;
 mod keeper;
+mod leftovers;
 mod programs;
 mod result;
 mod schedule;
