@@ -57,6 +57,50 @@ static __always_inline u64 pace_round_up(u64 khz)
 	return search.level.khz >= khz ? search.level.khz : 0;
 }
 
+/* The rest of a schedule. */
+struct pace_rest {
+	/* When it begins and ends in the schedule, in ns. */
+	u64 begin, end;
+	/* The planned time and the time that is left, in us. Their quotient is the factor. */
+	u64 planned, left;
+};
+
+/*
+ * The speed of a step, times the factor for the rest of a schedule that is late. Steps that would
+ * exceed the fastest speed are left out, with the time that they take at the fastest speed.
+ */
+static __always_inline u64 pace_raise(struct pace_schedule *schedule, u32 half,
+				      struct pace_step *step, struct pace_rest *rest)
+{
+	u64 fastest = pace_control.fastest_khz, begin, us;
+	u32 i;
+
+	for (i = PACE_STEPS; i-- > 0;) {
+		struct pace_step *at = &schedule->step[half * PACE_STEPS + i];
+
+		if (i >= schedule->steps[half])
+			continue;
+		/* Less than 1 us is left of the work. */
+		if (!rest->planned)
+			break;
+		/* 10 GHz times an hour in us is 3.6 * 10^16, which fits into 64 bits. */
+		if (at->khz * rest->planned <= fastest * rest->left)
+			return step->khz * rest->planned / rest->left;
+		if (at == step)
+			break;
+		begin = at->ns > rest->begin ? at->ns : rest->begin;
+		us = begin < rest->end ? (rest->end - begin) / NS_PER_US : 0;
+		rest->end -= us * NS_PER_US;
+		rest->planned -= us;
+		/* Rounded up. */
+		us = us * at->khz / fastest + 1;
+		if (us >= rest->left)
+			break;
+		rest->left -= us;
+	}
+	return fastest;
+}
+
 /*
  * The speed of a task, and its next step. If the task is late, because its threads have waited, all
  * remaining speeds are multiplied by the factor with which the rest ends by the deadline. The same
@@ -67,8 +111,9 @@ static __always_inline void pace_find_need(struct pace_task *task, u64 now, stru
 	struct pace_schedule *schedule = &pace_schedules[task->schedule & (PACE_SCHEDULES - 1)];
 	u32 half = READ_ONCE(schedule->half) & 1, count = schedule->steps[half], i;
 	u64 done = task->cycles, deadline = schedule->deadline_ns[half], margin;
-	u64 passed, planned, left;
+	u64 passed;
 	struct pace_step *step = NULL;
+	struct pace_rest rest = { .end = schedule->planned_ns[half] };
 
 	need->khz = 0;
 	need->next = 0;
@@ -88,11 +133,12 @@ static __always_inline void pace_find_need(struct pace_task *task, u64 now, stru
 	need->khz = step->khz;
 	passed = step->ns + (done - step->cycles) * KHZ_PER_GHZ / step->khz;
 	/* The pre-deadline cycles are done, so the deadline does not decide the speed any more. */
-	if (passed >= schedule->planned_ns[half])
+	if (passed >= rest.end)
 		return;
-	planned = (schedule->planned_ns[half] - passed) / NS_PER_US;
+	rest.begin = passed;
+	rest.planned = (rest.end - passed) / NS_PER_US;
 	if (task->deadline_ns) {
-		margin = deadline - schedule->planned_ns[half];
+		margin = deadline - rest.end;
 		deadline = task->deadline_ns > margin ? task->deadline_ns - margin : 0;
 	}
 	passed = now - task->begin_ns;
@@ -101,10 +147,11 @@ static __always_inline void pace_find_need(struct pace_task *task, u64 now, stru
 		need->next = 0;
 		return;
 	}
-	left = (deadline - passed) / NS_PER_US;
-	/* 10 GHz times an hour in us is 3.6 * 10^16, which fits into 64 bits. */
-	if (planned > left || task->deadline_ns > schedule->deadline_ns[half])
-		need->khz = need->khz * planned / left;
+	rest.left = (deadline - passed) / NS_PER_US;
+	if (rest.planned > rest.left)
+		need->khz = pace_raise(schedule, half, step, &rest);
+	else if (task->deadline_ns > schedule->deadline_ns[half])
+		need->khz = need->khz * rest.planned / rest.left;
 	need->khz = pace_round_up(need->khz);
 }
 

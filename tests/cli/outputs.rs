@@ -79,3 +79,50 @@ fn standard_descriptors_are_not_replaced() {
         assert!(text.starts_with("old\nbefore: server --old"), "{text}");
     }
 }
+
+#[test]
+fn results_do_not_replace_inputs() {
+    const INPUT: &str = "./input.ec";
+    const CONTENT: &str = "the input\n";
+    for words in [
+        "lens diff ./input.ec ./other",
+        "lens diff ./other ./input.ec",
+        "cost compare ./other ./input.ec",
+        "cost run --arm-file ./input.ec",
+        "guard merge ./other ./input.ec",
+        "guard replay --train ./other --test ./input.ec",
+        "guard replay --train ./input.ec --test-attack ./other --test-normal ./other",
+        "pace simulate ./other ./input.ec",
+        "pace simulate ./other --levels ./input.ec",
+        "pace levels ./input.ec",
+        "plugin check ./input.ec",
+        "plugin build ./input.ec",
+        "plugin bench ./input.ec",
+        "plugin bench ./other --input ./input.ec",
+        "plugin call ./input.ec",
+        "plugin call ./other --input ./input.ec",
+        "plugin load ./input.ec",
+        "plugin swap name ./input.ec",
+        "service check ./input.ec",
+        "run --plugin ./other --plugin ./input.ec COMMAND",
+        "run --pace ./input.ec COMMAND",
+        "pace watch --rules ./input.ec COMMAND",
+        "pace watch --levels ./input.ec COMMAND",
+    ] {
+        let folder = tempfile::tempdir().expect("a folder");
+        for name in [INPUT, "other"] {
+            fs::write(folder.path().join(name), CONTENT).expect("it is ours");
+        }
+        let (options, command) =
+            words.split_once(" COMMAND").map_or((words, false), |(o, _)| (o, true));
+        let mut words: Vec<_> = options.split(' ').chain(["-o", INPUT]).collect();
+        words.extend(if command { &["--", "true"][..] } else { &[] });
+        let output = tollgate(&words).current_dir(folder.path()).output().expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        let expected = "tollgate: the result would replace the input ./input.ec; give another file";
+        assert!(said.starts_with(expected), "{words:?}: {said}");
+        assert_eq!(output.status.code(), OWN_FAILURE, "{words:?}");
+        let text = fs::read_to_string(folder.path().join(INPUT)).expect("it is there");
+        assert_eq!(text, CONTENT, "{words:?}");
+    }
+}

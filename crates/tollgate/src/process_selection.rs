@@ -37,7 +37,7 @@ pub struct Select {
     #[arg(long, value_name = "UNIT", value_parser = NonEmptyStringValueParser::new())]
     pub unit: Vec<String>,
     /// Watch every process except Tollgate itself; in a container, every process of the container
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["pid", "comm", "cgroup", "unit"])]
     pub all: bool,
 }
 

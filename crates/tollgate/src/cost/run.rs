@@ -29,6 +29,7 @@ static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 /// Measures the arms that the command line selects, and prints the report.
 pub fn run(arguments: &CostRunArguments) -> Result<ExitCode> {
     let mut output = Output::open(arguments.output.as_deref(), Output::Stdout)?;
+    output.refuse_inputs(&arguments.arm_file)?;
     let cpu = pinned_cpu()?;
     let plan = Plan {
         arms: select_arms(arguments)?,

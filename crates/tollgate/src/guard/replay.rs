@@ -21,6 +21,9 @@ const NOW: Duration = Duration::ZERO;
 /// Trains a profile of each model, tests the other traces against it, and prints the result.
 pub fn replay(arguments: &ReplayArguments) -> Result<ExitCode> {
     let mut output = Output::open(arguments.output.as_deref(), Output::Stdout)?;
+    let inputs =
+        [&arguments.train, &arguments.test_normal, &arguments.test_attack, &arguments.test];
+    output.refuse_inputs(inputs.into_iter().flatten())?;
     let mut names = Names::default();
     let mut traces = |paths: &[PathBuf]| -> Result<Vec<CallTrace>> {
         let mut all = Vec::new();

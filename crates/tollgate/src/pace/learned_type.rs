@@ -12,6 +12,7 @@ use kernel::pace::{GateSchedule, GateStep};
 use kernel::wire;
 
 use super::estimator_chooser::ChoiceInput;
+use super::margin::Margin;
 
 /// The number of tasks after which an estimator is chosen, and after which it is chosen again. The
 /// choice replays these tasks.
@@ -123,28 +124,6 @@ impl LearnedType {
     }
 }
 
-/// How much earlier than the deadline a schedule ends, because speeds change late.
-#[derive(Debug, Clone, Copy)]
-pub struct Margin {
-    /// The times from the moment at which a task needs another speed until it has it: the median
-    /// and the 99th percentile.
-    pub latency: (Duration, Duration),
-}
-
-impl Margin {
-    /// The maximum margin, as a share of the deadline.
-    const MAX_SHARE: f64 = 0.5;
-    /// The minimum margin, as a share of the deadline: it covers other delays.
-    const MIN_SHARE: f64 = 0.01;
-
-    /// The time for one change to each level, of which one is as late as the 99th percentile.
-    fn seconds(self, deadline: f64, levels: &Levels) -> f64 {
-        let (usual, slow) = (self.latency.0.as_secs_f64(), self.latency.1.as_secs_f64());
-        let others = levels.worthwhile().len() - 1;
-        (slow + usual * others as f64).clamp(Self::MIN_SHARE * deadline, Self::MAX_SHARE * deadline)
-    }
-}
-
 /// A schedule as the gate needs it.
 fn for_gate(
     levels: &Levels,
@@ -251,17 +230,5 @@ mod tests {
             assert!(learned.add(&levels, 1.0 + PLAN_INTERVAL / 2.0, 9e6, MARGIN).is_none(), "{n}");
         }
         assert!(learned.add(&levels, 1.0 + PLAN_INTERVAL, 9e6, MARGIN).is_some());
-    }
-
-    #[test]
-    fn margin_is_bounded() {
-        let levels = levels(4);
-        let of = |median, p99| {
-            let latency = (Duration::from_micros(median), Duration::from_micros(p99));
-            Margin { latency }.seconds(0.1, &levels)
-        };
-        assert_eq!(of(0, 0), 0.001);
-        assert!((of(200, 1400) - 0.002).abs() < 1e-12);
-        assert_eq!(of(0, 1_000_000), 0.05);
     }
 }

@@ -13,6 +13,7 @@ mod learned_type;
 mod level_set;
 mod levels;
 mod machine_levels;
+mod margin;
 mod metrics;
 mod paced_types;
 mod pacing_report;

@@ -9,7 +9,8 @@ use kernel::pace::{GateSchedule, MAX_TYPES, TypeKey};
 use kernel::wire;
 
 use super::estimator_chooser::EstimatorChooser;
-use super::learned_type::{LearnedType, Margin};
+use super::learned_type::LearnedType;
+use super::margin::Margin;
 use super::pacing_report::{PacedType, ReplacedTypes, ReportedStep};
 use super::sample_store::SampleStore;
 use super::type_table::TypeTable;
@@ -291,7 +292,7 @@ fn log_failure(saved: Result<()>) {
 
 #[cfg(test)]
 mod tests {
-    use ::pace::Level;
+    use ::pace::{Estimator, Level, TraceTask, candidate_estimators, choose_estimator};
     use zerocopy::FromZeros as _;
 
     use super::*;
@@ -344,6 +345,60 @@ mod tests {
         assert!(store.load(": type 0x3").is_empty());
         let again = add(&mut types, 1, 100 * TYPES + 2);
         assert!(matches!(&again[..], [ScheduleChange::Set(known, _)] if known == key), "{again:?}");
+    }
+
+    /// The work of a task that is one of many different ones.
+    fn spread(n: u64) -> u64 {
+        8_000_000 + n * 7919 % 501 * 40_000
+    }
+
+    /// Adds tasks that begin at each millisecond, and lets an estimator be chosen. Returns the
+    /// schedule after the next task.
+    fn chosen_schedule(types: &mut PacedTypes, tasks: u64) -> GateSchedule {
+        let mut add = |types: &mut PacedTypes, n: u64| {
+            let mut record = wire::pace_record::new_zeroed();
+            (record.type_id, record.end_ns, record.cycles) = (1, n, spread(n));
+            types.add(&record, &levels(), n as f64 / 1e3, MARGIN)
+        };
+        (0..tasks).for_each(|n| drop(add(types, n)));
+        while types.chooser.used() == Duration::ZERO {
+            types.choose(&levels());
+            std::thread::yield_now();
+        }
+        // After the interval between two schedules.
+        let changes = add(types, tasks + 1000);
+        let [ScheduleChange::Set(_, schedule)] = &changes[..] else { panic!("{changes:?}") };
+        schedule.clone()
+    }
+
+    #[test]
+    fn next_schedule_has_the_chosen_estimator() {
+        const TASKS: u64 = 500;
+        let folder = tempfile::tempdir().unwrap();
+        let new = || PacedTypes::new(TaskRules::default(), SampleStore::new(folder.path()));
+        let schedule = chosen_schedule(&mut new(), TASKS);
+        // The same without the choice, and with its estimator from the beginning.
+        let of_task = |n: u64| TraceTask {
+            kind: 0,
+            begin: n as f64 / 1e3,
+            cycles: spread(n) as f64,
+            deadline: 0.05,
+        };
+        let tasks: Vec<_> = (0..TASKS).map(of_task).collect();
+        let candidates = candidate_estimators();
+        let chosen = choose_estimator(&levels(), &tasks, 0.95, &candidates, || ()).unwrap();
+        let by = |estimator: Option<Estimator>| {
+            let mut learned = LearnedType::new(50.0, 0.95, Vec::new());
+            for task in tasks.iter().chain([&of_task(TASKS + 1000)]) {
+                if task.begin > 1.0 {
+                    estimator.into_iter().for_each(|one| learned.set_estimator(one));
+                }
+                learned.add(&levels(), task.begin, task.cycles, MARGIN);
+            }
+            learned.active().unwrap().clone()
+        };
+        assert_eq!(schedule, by(Some(candidates[chosen])));
+        assert_ne!(schedule, by(None));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use kernel::session::LiveThread;
 use kernel::{ring, wire};
 
 use super::actuators::with_actuators;
-use super::learned_type::Margin;
+use super::margin::Margin;
 use super::metrics::pacing_metrics;
 use super::paced_types::{PacedTypes, ScheduleChange};
 use super::pacing_report::{PacedDomain, PacedSession, PacingReport};
@@ -34,9 +34,6 @@ const SEARCH_INTERVAL: Duration = Duration::from_millis(1);
 /// The median and the 99th percentile of the latency before it is measured.
 const FIRST_LATENCY: (Duration, Duration) =
     (Duration::from_micros(100), Duration::from_micros(300));
-/// The latency by which schedules are planned changes if the measured one differs by this factor,
-/// so that schedules are not made anew for each measurement.
-const LATENCY_STEP: f64 = 1.5;
 /// A tick of the scheduler, at which a governor applies new bounds: that of CONFIG_HZ=250, which
 /// most distributions use.
 const TICK: Duration = Duration::from_millis(4);
@@ -99,11 +96,7 @@ impl Extension for PacingInSession {
         }
         let latency = self.thread.as_ref().and_then(|thread| thread.stats().latency());
         if let Some((usual, slow)) = latency {
-            let (usual, slow) = (usual + self.governor_delay, slow + self.governor_delay);
-            let quotient = slow.as_secs_f64() / self.margin.latency.1.as_secs_f64();
-            if !(1.0 / LATENCY_STEP..LATENCY_STEP).contains(&quotient) {
-                self.margin.latency = (usual, slow);
-            }
+            self.margin.follow((usual + self.governor_delay, slow + self.governor_delay));
         }
         self.types.save_some();
         Ok(())

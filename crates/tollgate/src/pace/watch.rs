@@ -23,18 +23,18 @@ pub fn watch(arguments: &WatchArguments) -> Result<ExitCode> {
     let words = &arguments.command;
     let otherwise = if words.is_empty() { Output::Stdout } else { Output::Stderr };
     let mut output = Output::open(arguments.result.output.as_deref(), otherwise)?;
-    let ResolvedRules { rules, tracking_rules, levels } = rules::read(arguments.rules.as_deref())?;
-    let named = match levels {
-        Some(levels) if arguments.levels.is_empty() => vec![levels],
-        _ => level_set::find_all(&arguments.levels)?,
-    };
-    let (sets, summary) = compared(named)?;
     let trace = arguments.trace.as_ref().map(|path| Output::at(path, "the trace"));
     let trace = trace.transpose()?;
     for written in [Some(&output), trace.as_ref()].into_iter().flatten() {
         written.refuse_inputs(&arguments.levels)?;
         written.refuse_inputs(&arguments.rules)?;
     }
+    let ResolvedRules { rules, tracking_rules, levels } = rules::read(arguments.rules.as_deref())?;
+    let named = match levels {
+        Some(levels) if arguments.levels.is_empty() => vec![levels],
+        _ => level_set::find_all(&arguments.levels)?,
+    };
+    let (sets, summary) = compared(named)?;
     let is_trace_lost = Rc::new(Cell::new(false));
     let outcome = WatchOutcome { sets, summary, trace, is_trace_lost: Rc::clone(&is_trace_lost) };
     let setup: Box<dyn ExtensionSetup> =

@@ -50,6 +50,8 @@ struct MedianInterval {
 pub fn bench(arguments: &BenchArguments) -> Result<ExitCode> {
     let result = &arguments.result;
     let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
+    output.refuse_inputs([&arguments.file])?;
+    output.refuse_inputs(&arguments.with.input)?;
     arguments.with.check_stdin_use(&arguments.file)?;
     let (source, built_once) = built_or_reported(&arguments.file, result, &mut output)?;
     let (handler, parameters) = built_once.call_handler()?;

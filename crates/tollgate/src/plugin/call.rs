@@ -51,6 +51,7 @@ fn is_name(plugin: &Path) -> bool {
 fn call_file(arguments: &CallArguments) -> Result<ExitCode> {
     let (result, with) = (&arguments.result, &arguments.with);
     let mut output = Output::open(result.output.as_deref(), with.result())?;
+    output.refuse_inputs(with.input.iter().chain([&arguments.plugin]))?;
     with.check_stdin_use(&arguments.plugin)?;
     let (source, built) = built_or_reported(&arguments.plugin, result, &mut output)?;
     let (program, parameters) = built.call_handler()?;
@@ -86,6 +87,7 @@ fn call_file(arguments: &CallArguments) -> Result<ExitCode> {
 fn call_loaded(arguments: &CallArguments) -> Result<ExitCode> {
     let (result, with) = (&arguments.result, &arguments.with);
     let mut output = Output::open(result.output.as_deref(), with.result())?;
+    output.refuse_inputs(&with.input)?;
     let name = arguments.plugin.to_string_lossy().into_owned();
     let (open, plugin) = opened(&arguments.socket, &name)?;
     check_argument_count(open.parameters, with)?;

@@ -65,6 +65,7 @@ impl<'a> PluginCheckReport<'a> {
 pub fn check(arguments: &PluginCheckArguments) -> Result<ExitCode> {
     let result = &arguments.result;
     let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
+    output.refuse_inputs([&arguments.file])?;
     let source = read_or_reported(&arguments.file, result, &mut output)?;
     let (built, problems) = build(&source, OffsetSource::ToCheck);
     let (handlers, maps) = built.as_ref().map_or_else(Default::default, rows);

@@ -48,6 +48,7 @@ fn send_source(
 pub fn load(arguments: &LoadArguments) -> Result<ExitCode> {
     let result = &arguments.result;
     let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
+    output.refuse_inputs([&arguments.file])?;
     let source = read_or_reported(&arguments.file, result, &mut output)?;
     let name = arguments.name.clone().unwrap_or_else(|| name_of(&source));
     let another = if arguments.name.is_some() { "another" } else { "a" };
@@ -61,6 +62,7 @@ pub fn load(arguments: &LoadArguments) -> Result<ExitCode> {
 pub fn swap(arguments: &SwapArguments) -> Result<ExitCode> {
     let result = &arguments.result;
     let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
+    output.refuse_inputs([&arguments.file])?;
     let source = read_or_reported(&arguments.file, result, &mut output)?;
     let request = |text| PluginRequest::Swap { name: arguments.name.clone(), text };
     let report = send_source(&arguments.socket, source, result, &mut output, request)?;

@@ -46,6 +46,7 @@ struct InstructionRow {
 pub fn build(arguments: &PluginCheckArguments) -> Result<ExitCode> {
     let result = &arguments.result;
     let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
+    output.refuse_inputs([&arguments.file])?;
     let (source, built) = built_or_reported(&arguments.file, result, &mut output)?;
     if result.json {
         output.write_json(&DisassemblyReport {

@@ -21,6 +21,7 @@ pub use arguments::RunArguments;
 
 pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
     let mut output = Output::open(arguments.result.output.as_deref(), Output::Stderr)?;
+    output.refuse_inputs(arguments.plugins.iter().chain(&arguments.pace.file))?;
     let user = arguments.user.as_deref().map(user::find).transpose()?;
     let words = &arguments.command;
     let program = match find_program(&words[0]) {

@@ -63,6 +63,7 @@ struct RuleRow<'a> {
 pub fn check(arguments: &ServiceCheckArguments) -> Result<ExitCode> {
     let result = &arguments.result;
     let mut output = Output::open(result.output.as_deref(), Output::Stdout)?;
+    output.refuse_inputs([&arguments.file])?;
     let source = SourceFile::read(&arguments.file, KIND)?;
     let parsed = service::parse(&source.text, &SystemHost::default());
     if result.json {
