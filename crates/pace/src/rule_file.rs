@@ -227,9 +227,7 @@ fn read_rule(entry: &mut TableReader<'_, '_>, names: &mut Vec<Named>) -> Option<
     let help = "a number without quotes: port = 8080";
     let port = entry.with_help(help, |entry| entry.integer("port", 1..=i64::from(u16::MAX)));
     let (deadline_ms, target) = read_goal(entry);
-    let includes_waits = entry
-        .with_help("leave it out if a wait ends the task", |entry| entry.flag("includes-waits"))
-        .is_some();
+    let includes_waits = entry.boolean("includes-waits").unwrap_or(false);
     rule_checks::check_descriptors(entry, &calls, &descriptors, port.as_ref());
     Some(TaskRule {
         name: name?,
@@ -328,7 +326,7 @@ descriptor = \"tty\"
 port = 0
 deadline-ms = 0
 target = 95
-includes-waits = false
+includes-waits = \"yes\"
 deadline = 5
 [[type]]
 calls = 7
@@ -351,7 +349,7 @@ calls = 7
                 "port must be an integer from 1 to 65535, not 0",
                 "deadline-ms must be a number from 0.001 to 3600000, not 0",
                 "target must be a number from 0.01 to 1, not 95",
-                "includes-waits must be true (or left out), not false",
+                "includes-waits must be true or false, not \"yes\"",
                 "unknown key \"deadline\"",
                 "the type has no name",
                 "unknown key \"calls\"",

@@ -114,6 +114,10 @@ impl<'text, 'problems> TableReader<'text, 'problems> {
             .map(|at| at.span)
     }
 
+    pub fn boolean(&mut self, key: &'static str) -> Option<bool> {
+        self.typed(key, "true or false", DeValue::as_bool).map(|at| at.value)
+    }
+
     /// A string or an array of strings. Without those entries of the array that are no strings.
     pub fn strings(&mut self, key: &'static str) -> Option<Vec<At<&'text str>>> {
         let value = self.typed(key, "a string or an array of strings", |value| {

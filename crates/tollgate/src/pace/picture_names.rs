@@ -9,7 +9,7 @@ use crate::format::printable;
 const MAX_PART: usize = 100;
 /// The maximum number of characters of a part of a title, so that two fit into the width of a
 /// picture.
-const MAX_TITLE_PART: usize = 40;
+const MAX_TITLE_PART: usize = 45;
 
 /// The names of the pictures of one simulation.
 #[derive(Default)]

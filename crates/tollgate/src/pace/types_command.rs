@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use kernel::pace::speed_journal::{JOURNAL, SpeedJournal};
 use serde::Serialize;
 
@@ -101,7 +101,8 @@ pub fn reset(arguments: &ResetArguments) -> Result<ExitCode> {
         }
     }
     // No other process may write to the store meanwhile.
-    let _journal = SpeedJournal::open(Path::new(JOURNAL))?;
+    let _journal = SpeedJournal::open(Path::new(JOURNAL))
+        .context("cannot make sure that no process sets speeds meanwhile")?;
     finish(&store.remove_all(names)?)
 }
 

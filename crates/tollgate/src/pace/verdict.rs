@@ -9,7 +9,7 @@ use super::report_format::{CONFIDENCE, ReportedInterval, SEED, or_dash, tenths};
 
 /// RightSpeed met its targets within 1.5 percentage points (abstract of the paper). A policy that
 /// does so counts as meeting the target.
-const TARGET_TOLERANCE: f64 = 0.015;
+pub const TARGET_TOLERANCE: f64 = 0.015;
 
 /// The result of a comparison of pace with the cheapest other policy that meets the target. This is
 /// neither `four-steps`, which is another way to make the same schedule, nor `clairvoyant`, which
