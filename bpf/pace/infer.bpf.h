@@ -42,7 +42,7 @@ struct input_event {
 	s32 value;
 };
 
-/* How many events of a read are searched for a key or a motion. */
+/* How many events of a read are searched for a key or a motion. A key press is two or three. */
 #define EVENTS_READ 4
 
 /* The call has no descriptor. */
@@ -90,7 +90,7 @@ static __always_inline u32 pace_device(u32 device)
 	return PACE_OTHER;
 }
 
-/* The kind of a descriptor of the current process. */
+/* Finds the kind of a descriptor of the current process, and the local port of a socket. */
 static __always_inline void pace_find_key(struct task_struct *task, u32 fd, struct pace_key *key)
 {
 	struct file *file = file_of_fd(task, fd);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Searches for work without a task, which must not be slowed, and the timers that do so. */
+/* Searches for work without a task, which must not be slowed, and the timers that start them. */
 #ifndef TOLLGATE_PACE_OTHER_WORK_BPF_H
 #define TOLLGATE_PACE_OTHER_WORK_BPF_H
 

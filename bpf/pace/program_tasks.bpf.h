@@ -32,7 +32,7 @@ static __always_inline void pace_begin_by_program(struct thread_state *thread,
 						  struct pace_thread *of, u64 id, u64 type, u64 now)
 {
 	struct pace_task *outer = pace_live(of), *task;
-	u32 outer_entry = of->task, outer_number = of->number, entry, place;
+	u32 outer_entry = of->task, outer_number = of->number, entry, index_slot;
 	struct pace_rules *rules = pace_rules_of(of->session);
 
 	/* A type of 0 stands for an inferred task. */
@@ -46,8 +46,8 @@ static __always_inline void pace_begin_by_program(struct thread_state *thread,
 	if (outer)
 		pace_charge(thread->slot, outer, now);
 	entry = pace_take_latest(thread->tgid, id);
-	place = entry ? pace_task_at(entry)->index_place : 0;
-	task = pace_new(thread, entry ? entry : pace_take_entry(), place, now);
+	index_slot = entry ? pace_task_at(entry)->index_slot : 0;
+	task = pace_new(thread, entry ? entry : pace_take_entry(), index_slot, now);
 	if (!task)
 		return;
 	task->id = id;
@@ -59,7 +59,7 @@ static __always_inline void pace_begin_by_program(struct thread_state *thread,
 		task->outer = outer_entry;
 		task->outer_number = outer_number;
 	}
-	if (!place)
+	if (!index_slot)
 		pace_add_to_index(task->entry);
 	pace_begin(thread, task, now);
 }

@@ -9,7 +9,10 @@
 
 /* A speed of 1 GHz is a cycle in each ns. */
 #define KHZ_PER_GHZ 1000000
-/* The maximum number of nested tasks of a thread to which its work is charged. */
+/*
+ * The maximum number of nested tasks of a thread to which its work is charged. It limits the time
+ * of a switch.
+ */
 #define PACE_NESTED 4
 
 struct pace_task pace_tasks[PACE_TASKS] SEC(".bss.pace_tasks");

@@ -9,19 +9,19 @@
 #define GOLDEN_RATIO_64 0x9e3779b97f4a7c15ULL
 
 /*
- * The first place of the bucket in which a process's task with this ID is. The upper half of the ID
+ * The first slot of the bucket in which a process's task with this ID is. The upper half of the ID
  * does not matter, so that a program can choose the ID of its next task for the same bucket.
  */
-static __always_inline u32 pace_bucket(u32 tgid, u64 id)
+static __always_inline u32 pace_bucket_start(u32 tgid, u64 id)
 {
 	u64 hash = ((u32)id | (u64)tgid << 32) * GOLDEN_RATIO_64;
 
 	return (hash >> (64 - PACE_BUCKET_BITS)) * PACE_WAYS;
 }
 
-static __always_inline u64 *pace_place(u32 place)
+static __always_inline u64 *pace_index_at(u32 index_slot)
 {
-	return &pace_index[place & (PACE_INDEX - 1)];
+	return &pace_index[index_slot & (PACE_INDEX - 1)];
 }
 
 /*
@@ -35,24 +35,24 @@ __noinline int pace_add_to_index(u32 entry)
 
 	if (!(config.enabled & PACE))
 		return 0;
-	bucket = pace_bucket(task->tgid, task->id);
+	bucket = pace_bucket_start(task->tgid, task->id);
 	for (way = 0; way < PACE_WAYS; way++) {
-		if (__sync_val_compare_and_swap(pace_place(bucket + way), 0, entry))
+		if (__sync_val_compare_and_swap(pace_index_at(bucket + way), 0, entry))
 			continue;
-		task->index_place = bucket + way + 1;
+		task->index_slot = bucket + way + 1;
 		return 0;
 	}
-	task->index_place = PACE_UNINDEXED;
+	task->index_slot = PACE_UNINDEXED;
 	__sync_fetch_and_add(&pace_control.unindexed, 1);
 	return 0;
 }
 
 static __always_inline void pace_remove_from_index(struct pace_task *task)
 {
-	if (task->index_place == PACE_UNINDEXED)
+	if (task->index_slot == PACE_UNINDEXED)
 		__sync_fetch_and_add(&pace_control.unindexed, -1);
 	else
-		WRITE_ONCE(*pace_place(task->index_place - 1), 0);
+		WRITE_ONCE(*pace_index_at(task->index_slot - 1), 0);
 }
 
 struct pace_search_id {
@@ -82,12 +82,12 @@ static long pace_compare_id(u32 entry, struct pace_search_id *search)
 __noinline u64 pace_find_in_index(u32 slot, u64 id)
 {
 	struct pace_search_id search = { .id = id, .tgid = thread_at(slot)->tgid };
-	u32 bucket = pace_bucket(search.tgid, id), way, found;
+	u32 bucket = pace_bucket_start(search.tgid, id), way, found;
 
 	if (!(config.enabled & PACE))
 		return 0;
 	for (way = 0; way < PACE_WAYS; way++) {
-		found = READ_ONCE(*pace_place(bucket + way));
+		found = READ_ONCE(*pace_index_at(bucket + way));
 		if (found && pace_compare_id(found, &search))
 			return search.found;
 	}

@@ -29,15 +29,15 @@ static __always_inline u32 pace_take_entry(void)
 }
 
 /*
- * Takes the entry of the task that ended here last, if its place in the index is also right for the
+ * Takes the entry of the task that ended here last, if its slot in the index is also right for the
  * process's task with this ID; 0: it is not.
  */
 static __always_inline u32 pace_take_latest(u32 tgid, u64 id)
 {
 	struct pace_cpu *at = pace_cpu_at(bpf_get_smp_processor_id());
-	u32 entry = at->latest, place = pace_task_at(entry)->index_place - 1;
+	u32 entry = at->latest, index_slot = pace_task_at(entry)->index_slot - 1;
 
-	if (!entry || place / PACE_WAYS != pace_bucket(tgid, id) / PACE_WAYS)
+	if (!entry || index_slot / PACE_WAYS != pace_bucket_start(tgid, id) / PACE_WAYS)
 		return 0;
 	at->latest = 0;
 	return entry;
@@ -55,14 +55,14 @@ static __always_inline void pace_free_entry(u32 entry)
 
 /*
  * Keeps the entry of a task that a program has ended, for its next task. The entry of the task
- * before that becomes free. An entry without a place in the index is not kept.
+ * before that becomes free. An entry without a slot in the index is not kept.
  */
 static __always_inline void pace_keep_latest(struct pace_task *task)
 {
 	struct pace_cpu *at = pace_cpu_at(bpf_get_smp_processor_id());
 	u32 freed = task->entry;
 
-	if (likely(task->index_place != PACE_UNINDEXED)) {
+	if (likely(task->index_slot != PACE_UNINDEXED)) {
 		freed = at->latest;
 		at->latest = task->entry;
 	}
@@ -87,7 +87,7 @@ static __always_inline void pace_end_with(struct pace_task *task, u32 number, u3
 	pace_record_end(task, number, how, now, work, others_run);
 	pace_end_pacing(task, now);
 	WRITE_ONCE(task->life, pace_life(number, PACE_FREE));
-	if (task->index_place)
+	if (task->index_slot)
 		pace_keep_latest(task);
 	else
 		pace_free_entry(task->entry);
@@ -153,10 +153,10 @@ static __always_inline bool pace_is_exempt(u32 slot)
 
 /*
  * A new task of a thread, which runs here, and whose program is known. It has this entry, and this
- * place in the index; 0: none. NULL: the entry is 0, because the table is full.
+ * slot in the index; 0: none. NULL: the entry is 0, because the table is full.
  */
-static __always_inline struct pace_task *pace_new(struct thread_state *thread, u32 entry, u32 place,
-						  u64 now)
+static __always_inline struct pace_task *pace_new(struct thread_state *thread, u32 entry,
+						  u32 index_slot, u64 now)
 {
 	struct pace_thread *of = pace_of(thread->slot);
 	struct pace_task *task;
@@ -170,7 +170,7 @@ static __always_inline struct pace_task *pace_new(struct thread_state *thread, u
 	number = pace_number(task) + 1;
 	WRITE_ONCE(task->life, pace_life(number, PACE_FREE));
 	__builtin_memset(&task->begin_ns, 0, sizeof(*task) - sizeof(task->life));
-	task->index_place = place;
+	task->index_slot = index_slot;
 	task->entry = entry;
 	task->beginner = thread->slot;
 	task->begin_ns = now;
@@ -187,7 +187,7 @@ static __always_inline struct pace_task *pace_new(struct thread_state *thread, u
 	return task;
 }
 
-/* A new task is complete. */
+/* Begins a new task, whose fields are set. */
 static __always_inline void pace_begin(struct thread_state *thread, struct pace_task *task, u64 now)
 {
 	u32 entry = task->entry;

@@ -17,7 +17,7 @@
 #define PACE_RULES 16
 /* The maximum number of schedules. Entry 0 is not used. */
 #define PACE_SCHEDULES 4096
-/* The maximum number of speeds in a schedule. */
+/* The maximum number of speeds in a schedule. User space leaves out further ones. */
 #define PACE_STEPS 16
 /* The maximum number of speeds whose power is known. */
 #define PACE_POWERS 64
@@ -79,7 +79,7 @@ struct pace_rule {
 	__u32 descriptors;
 	/* The local port of the socket; 0: any. */
 	__u16 port;
-	/* 1: a task ends only when a thread waits in a call that begins tasks of the rule. */
+	/* 1: the task continues while its first thread sleeps in a call that begins no task. */
 	__u16 includes_waits;
 };
 
@@ -113,8 +113,8 @@ enum pace_task_state {
 struct pace_task {
 	/*
 	 * enum pace_task_state, plus the number of the entry's task << PACE_NUMBER_SHIFT. The
-	 * number changes when the entry gets another task. Both are in one word, so that nobody
-	 * ends another task than the one that they have found.
+	 * number changes when the entry gets another task. Both are in one word, so that a
+	 * processor that has found a task cannot end a later one of the same entry.
 	 */
 	__u64 life;
 	__u64 begin_ns;
@@ -124,10 +124,10 @@ struct pace_task {
 	__u64 cycles;
 	/* The modelled energy of this time in pJ, beyond that of an idle processor. */
 	__u64 energy_pj;
-	/* API: the program's IDs of the task and of its type; 0: the task was inferred. */
+	/* If a program began it: the program's IDs of the task and of its type; otherwise 0. */
 	__u64 id;
 	__u64 type;
-	/* API: the time from the beginning to the deadline, if the program has changed it. */
+	/* The time from the beginning to the deadline, if the program has changed it. */
 	__u64 deadline_ns;
 	/* The number of its threads that run, are ready to run, or wait for a disk. */
 	__s32 ready;
@@ -138,11 +138,11 @@ struct pace_task {
 	__u8 rule;
 	/* enum pace_descriptor */
 	__u8 descriptor;
-	/* API: its place in pace_index, plus 1, or PACE_UNINDEXED; 0: the task was inferred. */
-	__u16 index_place;
+	/* If a program began it: its slot in pace_index, plus 1, or PACE_UNINDEXED; or else 0. */
+	__u16 index_slot;
 	/* Of a socket, the local port; of an input device, the event: type << 16 | code. */
 	__u32 detail;
-	/* API: the task during which its thread began this one; 0: there is none. */
+	/* If a program began it: the task of the thread before; 0: there was none. */
 	__u32 outer;
 	__u32 outer_number;
 	/* Its own index. */
@@ -181,7 +181,7 @@ struct pace_cpu {
 	__u32 added;
 	__u32 taken;
 	__u32 kept[PACE_KEPT];
-	/* The entry whose task a program has ended here last. It keeps its place in the index. */
+	/* The entry whose task a program has ended here last. It keeps its slot in the index. */
 	__u32 latest;
 	/* The cycles of a nanosecond at its speed, << PACE_CYCLES_SHIFT. */
 	__u32 cycles_per_ns;
@@ -271,7 +271,10 @@ struct pace_speed_change {
 	__u64 ns;
 };
 
-/* Room for 64 changes. More are not lost, because user space reads the latest wanted speed. */
+/*
+ * One page, the smallest ring buffer, which has room for 170 changes. More are not lost, because
+ * user space reads the latest wanted speed.
+ */
 #define PACE_SPEED_CHANGES_BYTES 4096
 
 /* The power of a processor at a speed, beyond that of an idle one. */
@@ -303,7 +306,7 @@ struct pace_control {
 	__u32 powers;
 	/* The fastest speed of the domains, in kHz. */
 	__u32 fastest_khz;
-	/* The number of unfinished tasks that have no place in pace_index. */
+	/* The number of unfinished tasks that have no slot in pace_index. */
 	__u32 unindexed;
 	__u32 unused;
 };

@@ -20,11 +20,6 @@ fn lab(options: &str) -> Job {
     job.with_row_lock_exclusive()
 }
 
-fn document(ran: &Finished) -> Value {
-    let text = fs::read_to_string(ran.path("report")).expect("there is a document");
-    serde_json::from_str(&text).expect("JSON")
-}
-
 fn list<'a>(document: &'a Value, name: &str) -> &'a Vec<Value> {
     document[name].as_array().unwrap_or_else(|| panic!("no list of {name}"))
 }
@@ -83,7 +78,7 @@ fn a_document_has_rows_controls_and_every_sample() {
     );
     // Either "dearer", or too few quads on a busy machine to decide.
     assert!([1, 3].contains(&ran.status), "{}", ran.err);
-    let document = document(&ran);
+    let document = ran.document("report");
     assert_eq!(document["schema"], "tollgate.cost/1");
     for name in [
         "kernel",
@@ -159,7 +154,7 @@ fn interrupt_switches_the_arm_off_and_reports_partial_results() {
             let began = Instant::now();
             let ran = running.finish().exits_with(3);
             assert!(began.elapsed() < Duration::from_secs(10));
-            assert_eq!(document(&ran)["partial"], true);
+            assert_eq!(ran.document("report")["partial"], true);
             assert!(!ran.path("on").exists(), "the arm is still on");
             // No file: the first program was killed before it had written its ID.
             let pids = fs::read_to_string(ran.path("pids")).unwrap_or_default();
@@ -223,13 +218,13 @@ fn run_aborts_when_another_tollgate_starts() {
     other.signal_group(libc::SIGKILL);
     other.finish();
     let ran = running.finish().exits_with(125).says("another Tollgate process has loaded a gate");
-    assert_eq!(document(&ran)["partial"], true);
+    assert_eq!(ran.document("report")["partial"], true);
 }
 
 #[test]
 fn requested_floor_gets_a_verdict() {
     let ran = lab("--bench getppid --arm empty --limit 1000% --budget 10s").finish();
-    let document = document(&ran);
+    let document = ran.document("report");
     assert_eq!(list(&document, "rows").len(), 1);
     assert!(!document["rows"][0]["verdict"].is_null());
 }
@@ -241,14 +236,14 @@ fn benchmark_below_noise_does_not_stop_the_others() {
     let arms = "[arm.a]\nunder = \"strace -f -o /dev/null\"\n";
     let ran = with_arms(lab("--bench switch,getppid --budget 5s"), arms).finish();
     assert!([1, 3].contains(&ran.status), "{}", ran.err);
-    let document = document(&ran);
+    let document = ran.document("report");
     assert!(list(&document, "rows").iter().any(|row| row["benchmark"] == "getppid"), "{document}");
 }
 
 #[test]
 fn losses_are_summed_over_blocks() {
     let ran = with_arms(lab("--bench getppid --budget 3s"), TOGGLED).finish();
-    let document = document(&ran);
+    let document = ran.document("report");
     let row = list(&document, "rows").iter().find(|row| row["arm"] == "toggled").expect("its row");
     // A quad has two blocks of the arm; an unfinished quad may have added to the loss.
     let (lost, quads) =
@@ -261,7 +256,7 @@ fn fails(arms: &str, words: &str) {
     let ran =
         with_arms(lab("--bench getppid --budget 5s"), arms).finish().exits_with(125).says(words);
     assert!(!ran.path("on").exists(), "the arm is still on");
-    assert_eq!(document(&ran)["partial"], true);
+    assert_eq!(ran.document("report")["partial"], true);
     assert_eq!(abandoned_links(), [0_u32; 0]);
 }
 
@@ -362,7 +357,7 @@ fn disk_that_fills_up_is_reported() {
 fn rightspeed_rule_stops_at_the_time_limit() {
     let ran = lab("--bench getppid --arm lens --stop rightspeed --budget 3s").finish();
     assert!([1, 3].contains(&ran.status), "{}", ran.err);
-    let document = document(&ran);
+    let document = ran.document("report");
     // A shared machine cannot determine a mean to 0.01 % within seconds.
     assert_eq!(list(&document, "rows")[1]["stopped_by"], "time");
 }
@@ -409,7 +404,7 @@ fn compare_two_runs() {
     );
     assert_ne!(changes[1]["verdict"], "dearer", "{comparison}");
     // A run whose controls failed cannot serve as a base.
-    let mut bad = document(&runs[1]);
+    let mut bad = runs[1].document("report");
     bad["controls"][0]["verdict"] = "failed".into();
     bad["partial"] = true.into();
     let path = runs[1].path("bad");

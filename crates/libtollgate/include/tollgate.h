@@ -11,7 +11,7 @@
  * one to any local server.
  *
  * Process and thread IDs are those of the daemon's PID namespace. Several threads may call any of
- * the functions at the same time. Do not call them in signal handlers.
+ * the functions at the same time. Do not call them in signal handlers, except those of pace.
  */
 #ifndef TOLLGATE_H
 #define TOLLGATE_H
@@ -105,8 +105,8 @@ const char *tollgate_error(void);
 
 /*
  * Returns the type of tasks with this name, for example "frame". Tollgate uses the first 63 bytes:
- * names that do not differ there are one type. The deadline of a type is in the file of rules that
- * Tollgate uses.
+ * names that do not differ there are one type. NULL stands for an empty name. The deadline of a
+ * type is in the file of rules that Tollgate uses.
  */
 uint64_t tollgate_pace_type(const char *name);
 
@@ -124,7 +124,7 @@ void tollgate_pace_end(uint64_t task);
 /* Ends a task, begins one of this type, and returns the new one. This is one system call. */
 uint64_t tollgate_pace_end_and_begin(uint64_t task, uint64_t type);
 
-/* Changes the time from the beginning of a task to its deadline. */
+/* Changes the time from the beginning of a task to its deadline. 0 counts as 1 ns. */
 void tollgate_pace_set_deadline(uint64_t task, uint64_t nanoseconds);
 
 #ifdef __cplusplus

@@ -5,6 +5,7 @@ use crate::curve::WorkCurve;
 use crate::levels::Levels;
 use crate::schedule::{Goal, Schedule};
 
+/// More than the 53 bits of a number (IEEE 754), so that the search reaches its precision.
 const HALVINGS: usize = 60;
 
 /// The schedule by RightSpeed's four steps (section 4.3 of the paper):

@@ -189,7 +189,7 @@ mod tests {
     use super::*;
     use crate::replay::replay;
 
-    /// The same governor, which looks at each tick.
+    /// The same governor, whose ticks are never skipped.
     struct EachTick<'levels>(GovernorPolicy<'levels>);
 
     impl SpeedPolicy for EachTick<'_> {

@@ -1,4 +1,4 @@
-//! The speeds of a processor, and which of them are worth having.
+//! The speeds of a processor, and which of them are worthwhile.
 
 use thiserror::Error;
 
@@ -31,20 +31,20 @@ pub enum LevelsError {
         /// Its power.
         watts: f64,
     },
-    /// The power without a task is negative or not a number.
-    #[error("the power without a task is {0} W: it must be 0 or more")]
+    /// The power of an idle processor is negative or not a number.
+    #[error("the power of an idle processor is {0} W: it must be 0 or more")]
     Idle(f64),
     /// A level does not need more power than an idle processor.
     #[error(
-        "the level of {mhz} MHz needs {watts} W, which is not more than the {idle_watts} W without \
-        a task"
+        "the level of {mhz} MHz needs {watts} W, which is not more than the {idle_watts} W of an \
+        idle processor"
     )]
     BelowIdle {
         /// Its speed, in MHz.
         mhz: f64,
         /// Its power.
         watts: f64,
-        /// The power without a task.
+        /// The power of an idle processor.
         idle_watts: f64,
     },
     /// Two levels have the same speed.
@@ -113,7 +113,7 @@ impl Levels {
 
     /// The paper's efficiency of a level: the power that it saves compared with the cheapest mix of
     /// other levels and idle time that has the same average speed, as a fraction of the mix's
-    /// power. A level with an efficiency of 0 or less is not worth having. Returns `None` for the
+    /// power. A level with an efficiency of 0 or less is not worthwhile. Returns `None` for the
     /// fastest level, which no mix replaces.
     ///
     /// # Panics
@@ -195,7 +195,7 @@ mod tests {
         assert!(text(&[(0.0, 1.0)], 0.0).contains("must be positive"));
         assert!(text(&[(500.0, f64::NAN)], 0.0).contains("must be positive"));
         assert!(text(&[(500.0, 1.0)], -1.0).contains("must be 0 or more"));
-        assert!(text(&[(500.0, 1.0)], 1.0).contains("not more than the 1 W without a task"));
+        assert!(text(&[(500.0, 1.0)], 1.0).contains("not more than the 1 W of an idle processor"));
     }
 
     proptest! {

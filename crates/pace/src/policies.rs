@@ -18,13 +18,14 @@ pub enum ScheduleRule {
     FourSteps(f64),
 }
 
-/// A type with fewer samples than this runs at the fastest level.
+/// A type with fewer samples than this runs at the fastest level: fewer say nothing about its 95 %
+/// quantile.
 pub const MIN_SAMPLES: usize = 10;
 /// The number of the latest samples that are kept of a type. RightSpeed keeps a sample of recent
 /// tasks, too, but the text at hand does not say how many.
 pub const MAX_SAMPLES: usize = 1000;
 /// A schedule is made anew when more than one in this many of the samples that its estimator
-/// selects is new.
+/// selects is new: fewer hardly change the distribution.
 const REPLAN_PART: usize = 50;
 
 /// What a policy knows of a type of tasks.

@@ -78,7 +78,7 @@ impl Schedule {
             .sum()
     }
 
-    /// The expected energy of a task beyond that of a processor without a task, in joules.
+    /// The expected energy of a task beyond that of an idle processor, in joules.
     pub fn expected_energy(&self, levels: &Levels, curve: &WorkCurve) -> f64 {
         self.phases()
             .map(|(step, end)| {
@@ -162,13 +162,14 @@ pub fn flat(levels: &Levels, goal: Goal) -> Schedule {
 
 /// The schedule with the least expected energy that does the pre-deadline cycles by the deadline.
 ///
-/// The paper's condition for the optimum, s²·E′(s)·Fᶜ(w) = K, has this discrete form: level i is
-/// left for level i + 1 when Fᶜ(w) falls to λ·(1/sᵢ − 1/sᵢ₊₁) / (Eᵢ₊₁ − Eᵢ), where E is the energy
-/// of a cycle. A larger λ makes the schedule faster. The search chooses λ so that the pre-deadline
-/// cycles take exactly the deadline. At a step of the curve, no λ may do that. Then all transitions
-/// move by the same fraction between the two neighbouring schedules. Both minimize the Lagrangian
-/// for the same λ, so every schedule between them does, too. Therefore no schedule with the same
-/// time needs less energy.
+/// In the paper's condition for the optimum, s²·E′(s)·Fᶜ(w) = K, Fᶜ(w) is the probability that a
+/// task needs more than w cycles, and K is a constant. It has this discrete form: level i is left
+/// for level i + 1 when Fᶜ(w) falls to λ·(1/sᵢ − 1/sᵢ₊₁) / (Eᵢ₊₁ − Eᵢ), where E is the energy of a
+/// cycle. A larger λ makes the schedule faster. The search chooses λ so that the pre-deadline cycles
+/// take exactly the deadline. At a step of the curve, no λ may do that. Then all transitions move by
+/// the same fraction between the two neighbouring schedules. Both minimize the Lagrangian for the
+/// same λ, so every schedule between them does, too. Therefore no schedule with the same time needs
+/// less energy.
 ///
 /// If the slowest level does the cycles by the deadline, the schedule uses it. If the fastest level
 /// does not, the schedule uses the fastest level from the beginning.

@@ -180,5 +180,5 @@ pub struct TaskRules {
 }
 
 /// The deadline, in milliseconds, and the target of a type that no file describes. The deadline is
-/// RightSpeed's for events of the user interface.
+/// RightSpeed's for events of the user interface; the target is a choice of ours.
 pub const DEFAULT_GOAL: (f64, f64) = (50.0, 0.95);

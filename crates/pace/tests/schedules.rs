@@ -39,6 +39,23 @@ impl Fractions {
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 11) as f64 / (1u64 << 53) as f64
     }
+
+    /// Levels whose power is that of a power law with an exponent from 2 to 3.5, and a constant
+    /// part.
+    fn levels(&mut self, count: usize, constant: f64) -> Levels {
+        let (mut hz, exponent) = (0.0, 2.0 + 1.5 * self.next());
+        let levels = (0..count).map(|_| {
+            hz += 2e8 + 6e8 * self.next();
+            Level { hz, watts: constant + (hz / 1e9).powf(exponent) }
+        });
+        Levels::new(levels.collect(), 0.0).expect("sensible levels")
+    }
+
+    /// The curve of six amounts of work.
+    fn curve(&mut self) -> WorkCurve {
+        let samples = std::iter::repeat_with(|| (1e6 + 1e8 * self.next().powi(3), 1.0)).take(6);
+        WorkCurve::of_samples(samples.collect::<Vec<_>>()).expect("samples")
+    }
 }
 
 fn is_ordered(schedule: &Schedule) -> bool {
@@ -172,8 +189,8 @@ fn dual_bound(levels: &Levels, curve: &WorkCurve, goal: Goal) -> f64 {
         };
         pieces.iter().map(least).sum::<f64>() - lambda * goal.deadline
     };
-    // The bound is concave in λ. λ has the unit of power, and 10 kW are more than any of the levels
-    // needs for a cycle less of time.
+    // The bound is concave in λ. λ is at most the additional energy of a faster level, divided by
+    // the time that it saves, which is less than 10 kW for these levels.
     let (mut low, mut high) = (0.0, 1e4);
     for _ in 0..200 {
         let (a, b) = (low + (high - low) / 3.0, high - (high - low) / 3.0);
@@ -186,15 +203,8 @@ fn dual_bound(levels: &Levels, curve: &WorkCurve, goal: Goal) -> f64 {
 fn lambda_rule_reaches_the_dual_bound() {
     let mut random = Fractions(2);
     for _ in 0..1000 {
-        let mut hz = 0.0;
-        let exponent = 2.0 + 1.5 * random.next();
-        let levels = (0..5).map(|_| {
-            hz += 2e8 + 6e8 * random.next();
-            Level { hz, watts: (hz / 1e9).powf(exponent) }
-        });
-        let levels = Levels::new(levels.collect(), 0.0).expect("sensible levels");
-        let samples = std::iter::repeat_with(|| (1e6 + 1e8 * random.next().powi(3), 1.0)).take(6);
-        let curve = WorkCurve::of_samples(samples.collect::<Vec<_>>()).expect("samples");
+        let levels = random.levels(5, 0.0);
+        let curve = random.curve();
         let goal = goal(&levels, &curve, 0.95, random.next());
         let energy = lambda_rule(&levels, &curve, goal).expected_energy(&levels, &curve);
         // Work beyond the goal runs at the fastest level.
@@ -218,16 +228,9 @@ fn executed_lambda_rule_is_near_the_optimum() {
     let (mut more_than_optimum, mut more_than_whole_steps) = (Vec::new(), Vec::new());
     while more_than_optimum.len() < 10_000 {
         let count = 3 + (random.next() * 4.0) as usize;
-        let mut hz = 0.0;
-        // A power law with an exponent from 2 to 3.5, and a constant part.
-        let (exponent, constant) = (2.0 + 1.5 * random.next(), 0.5 * random.next());
-        let levels = (0..count).map(|_| {
-            hz += 2e8 + 6e8 * random.next();
-            Level { hz, watts: constant + (hz / 1e9).powf(exponent) }
-        });
-        let levels = Levels::new(levels.collect(), 0.0).expect("sensible levels");
-        let samples = std::iter::repeat_with(|| (1e6 + 1e8 * random.next().powi(3), 1.0)).take(6);
-        let curve = WorkCurve::of_samples(samples.collect::<Vec<_>>()).expect("samples");
+        let constant = 0.5 * random.next();
+        let levels = random.levels(count, constant);
+        let curve = random.curve();
         let cycles = curve.quantile(0.95);
         let fastest = levels.worthwhile()[levels.worthwhile().len() - 1].hz;
         let goal = Goal { deadline: 0.05, cycles: cycles.min(0.95 * 0.05 * fastest) };

@@ -101,7 +101,8 @@ pub enum TollgateCommand {
     /// them with `tollgate plugin load`, `list`, `show`, `set`, `log`, `swap` and `unload`.
     ///
     /// Pace: the daemon runs tasks with deadlines no faster than they need. It sets the speeds of
-    /// the processors while such tasks are unfinished.
+    /// the processors while such tasks are unfinished. `tollgate pace report` and `top` show the
+    /// tasks, and `tollgate pace reset` discards what was learned of a type.
     ///
     /// SIGTERM or Ctrl-C ends the daemon. It then stores what the guard has learned, releases all
     /// held processes, restores the speeds, and removes services and plugins from the kernel.

@@ -112,12 +112,7 @@ fn one_in_another(outer: &str, inner: &str) -> [Value; 2] {
     job.command.args(format!("run --json {} -o", options(inner)).split_whitespace()).arg(&report);
     job.command.arg("--").args(workload("int80 300"));
     let ran = job.finish().success();
-    ["report", "inner"].map(|name| document(&ran, name))
-}
-
-fn document(ran: &Finished, name: &str) -> Value {
-    let text = fs::read_to_string(ran.path(name)).expect("a report");
-    serde_json::from_str(&text).expect("JSON")
+    ["report", "inner"].map(|name| ran.document(name))
 }
 
 fn plugins_number(report: &Value) -> u64 {
@@ -168,7 +163,7 @@ fn passing_lens_keeps_the_plugins() {
     drop(run.stdin());
     let ran = run.finish().success();
     assert_eq!(
-        [plugins_number(&document(&ran, "report")), ran.report().complete().count("getppid")],
+        [plugins_number(&ran.document("report")), ran.report().complete().count("getppid")],
         [600; 2]
     );
 }

@@ -97,8 +97,7 @@ pub struct GuardSection(pub Value);
 
 impl GuardSection {
     pub fn of(ran: &Finished) -> Self {
-        let text = std::fs::read_to_string(ran.path("report")).expect("there is a report");
-        let report: Value = serde_json::from_str(&text).expect("JSON");
+        let report = ran.document("report");
         none_lost(&report);
         Self(report["guard"].clone())
     }

@@ -372,6 +372,13 @@ impl Finished {
         String::from_utf8_lossy(&self.out).into_owned()
     }
 
+    /// A file of the job's folder as JSON.
+    #[track_caller]
+    pub fn document(&self, name: &str) -> serde_json::Value {
+        let text = fs::read(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+        serde_json::from_slice(&text).unwrap_or_else(|error| panic!("{name}: {error}"))
+    }
+
     /// The program's stdout as JSON.
     #[track_caller]
     pub fn json(&self) -> serde_json::Value {

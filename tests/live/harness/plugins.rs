@@ -154,8 +154,7 @@ pub fn job_in(cgroup: &TestCgroup, arguments: &str) -> Job {
 /// The complete report of a `tollgate run`.
 #[track_caller]
 pub fn report(ran: &Finished) -> Value {
-    let text = fs::read_to_string(ran.path("report")).expect("a report");
-    serde_json::from_str(&text).expect("JSON")
+    ran.document("report")
 }
 
 /// The plugins in a report.

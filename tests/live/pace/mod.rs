@@ -51,8 +51,7 @@ fn watch_with_losses(rules: Option<&str>, command: Vec<std::ffi::OsString>) -> (
     let stolen_before_ns = stolen_ns();
     let ran = Job::pace_watch(&options, command).finish().success();
     let stolen_ns = stolen_ns() - stolen_before_ns + tick_ns();
-    let document = fs::read(ran.path("report")).expect("there is a report");
-    let document: Value = serde_json::from_slice(&document).expect("JSON");
+    let document = ran.document("report");
     let (tasks, deadlines_ms) = read_trace(&trace).into_iter().unzip();
     let pace = document["pace"].clone();
     (Watched { pace, tasks, deadlines_ms, out: ran.text(), stolen_ns }, document)

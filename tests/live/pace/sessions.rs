@@ -71,12 +71,7 @@ impl ByteReader {
 
 fn interrupted(session: Running) -> Value {
     session.signal(libc::SIGINT);
-    document(&session.finish().success())
-}
-
-fn document(ran: &Finished) -> Value {
-    let text = fs::read(ran.path("report")).expect("there is a report");
-    serde_json::from_slice(&text).expect("JSON")
+    session.finish().success().document("report")
 }
 
 fn tasks(document: &Value) -> u64 {
@@ -149,7 +144,7 @@ fn names_that_are_not_read_in_time_are_lost() {
     subject.stdin.write_all(b".").expect("it reads");
     subject.end();
     watch.signal(libc::SIGCONT);
-    let document = document(&watch.finish().success());
+    let document = watch.finish().success().document("report");
     let lost = &document["losses"]["names of types of tasks not reported (buffer full)"];
     assert!(lost.as_u64().is_some_and(|lost| lost > 0), "{}", document["losses"]);
 }

@@ -147,7 +147,7 @@ fn write_rules(keys: &str, folder: &Path) -> PathBuf {
     rules
 }
 
-/// Waits until the speeds are in Tollgate's hands.
+/// Waits until Tollgate paces the first domain.
 #[track_caller]
 pub fn wait_until_paced(running: &Running) {
     eventually("the governor of pace", || {
@@ -179,10 +179,4 @@ pub fn stop_while_slowed(running: &Running, actuator: &str, before: &[DomainStat
         slowed.is_some()
     });
     slowed.expect("a domain")
-}
-
-/// The report of a command that has ended.
-pub fn report(ran: &Finished) -> Value {
-    let document = fs::read(ran.path("report")).expect("there is a report");
-    serde_json::from_slice(&document).expect("JSON")
 }

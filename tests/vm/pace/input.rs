@@ -45,8 +45,7 @@ fn each_key_is_a_type() {
         running.is_over()
     });
     let ran = running.finish().success();
-    let document = fs::read(ran.path("report")).expect("there is a report");
-    let document: Value = serde_json::from_slice(&document).expect("JSON");
+    let document = ran.document("report");
     let types = document["pace"]["types"].as_array().expect("an array").iter();
     let mut names: Vec<_> = types.map(|one| one["name"].as_str().expect("a name")).collect();
     names.sort_unstable();

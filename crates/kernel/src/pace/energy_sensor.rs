@@ -78,7 +78,7 @@ impl EnergySensors {
 
     /// Reads the counters. The time between two readings must be shorter than that in which a
     /// counter passes its whole range: at 100 W, a range of 262 kJ (the usual one of RAPL) lasts 43
-    /// minutes. Soon after the last reading, nothing happens.
+    /// minutes. Does nothing if the last reading was a moment ago.
     pub fn update(&mut self) {
         if self.is_due(Instant::now()) {
             self.read();

@@ -79,8 +79,8 @@ pub struct Pacing {
 impl Pacing {
     /// Lets the tasks of a session decide the speeds of these domains. `search_interval` is how
     /// often the gate searches for other work that is ready to run, while a task runs below the
-    /// fastest speed. `release_delay` is for how long it does so after the last task. Only one
-    /// session may do this at a time.
+    /// fastest speed. `release_delay` is how long it continues to do so after the last task. Only
+    /// one session may do this at a time.
     pub fn start(
         gate: &Gate,
         session: u32,

@@ -55,6 +55,7 @@ fn package<'table>(bytes: &mut &'table [u8]) -> Option<(&'table [u8], u8)> {
     Some((elements, *count))
 }
 
+/// An integer, by its prefix (ACPI 6.5, 20.2.3): ZeroOp, OneOp, Byte, Word, DWord or QWord.
 fn integer(bytes: &mut &[u8]) -> Option<u64> {
     let size = match take(bytes, 1)?[0] {
         0x00 => return Some(0),

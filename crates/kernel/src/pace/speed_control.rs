@@ -12,7 +12,7 @@ use super::cpufreq::{FrequencyDomain, domain_folder};
 use super::limits_pair::{LimitsPair, open, write_value};
 use super::original_speed::OriginalSpeed;
 
-/// Why a domain is not in the hands of this process any more.
+/// Why this process does not pace a domain any more.
 pub const OTHER_GOVERNOR: &str = "another process has changed its governor";
 
 /// `SCHED_CAPACITY_SCALE` of include/linux/sched.h: the utilization of a processor that is always
@@ -31,7 +31,7 @@ pub enum Setting {
     AtLeast(u64),
 }
 
-/// The speed of a domain in the hands of this process.
+/// The speed of a domain that this process paces.
 pub struct SpeedControl {
     folder: PathBuf,
     original: OriginalSpeed,
@@ -75,7 +75,8 @@ impl SpeedControl {
     /// Opens the files of a domain. Nothing changes before [`SpeedControl::set`].
     pub fn open(root: &Path, domain: &FrequencyDomain, actuator: Actuator) -> io::Result<Self> {
         let mut original = OriginalSpeed::read(root, domain.number, actuator)?;
-        // Without such a limit, most machines have no maximum below the fastest speed.
+        // If the system limits the speed now, the maximum of the user is not known. Most machines
+        // have none below the fastest speed.
         original.keep_maximum(root, domain.range.1, domain.range.1);
         let folder = domain_folder(root, domain.number);
         let files = ControlFiles::open(root, &folder, &original)?;
@@ -87,7 +88,7 @@ impl SpeedControl {
         &self.original
     }
 
-    /// Whether the domain is in the hands of the system.
+    /// Whether the governor has the domain.
     pub fn is_released(&self) -> bool {
         self.is_released
     }

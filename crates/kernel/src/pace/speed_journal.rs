@@ -16,8 +16,9 @@ use crate::gate::open_lock_file;
 
 /// Where the journal is, except in tests.
 pub const JOURNAL: &str = "/run/tollgate-pace";
-/// How often to try again to take the lock.
+/// How long to wait for the lock.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often to try again to take it.
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The first character of a line: the speed of the domain is set, or the domain is released.
@@ -69,7 +70,7 @@ impl SpeedJournal {
         }
     }
 
-    /// The domains in the journal that an earlier process has left.
+    /// The domains whose speed an earlier process has set and not restored.
     pub fn read(&self) -> Result<Vec<OriginalSpeed>> {
         let left = self.entries()?.into_iter().filter(|entry| !entry.is_released);
         Ok(left.map(|entry| entry.original).collect())

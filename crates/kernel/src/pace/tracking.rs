@@ -28,7 +28,7 @@ pub struct TrackingRule {
     pub descriptors: u32,
     /// The local port of the socket; 0: any.
     pub port: u16,
-    /// A task ends only when a thread waits in a call that begins tasks of the rule.
+    /// A task continues while its first thread sleeps in a call that begins no task of the rule.
     pub includes_waits: bool,
 }
 
@@ -151,7 +151,7 @@ impl Tracking {
             return Ok(());
         }
         self.leave_domain(entry);
-        match u32::from(field!(self.tasks, entry, index_place).read()) {
+        match u32::from(field!(self.tasks, entry, index_slot).read()) {
             0 => {}
             wire::PACE_UNINDEXED => {
                 atomic_field!(self.control, 0, unindexed).fetch_sub(1, Ordering::SeqCst);
@@ -176,7 +176,8 @@ impl Tracking {
         }
     }
 
-    /// Removes tasks from their domains that began before `before_ns` and on which no thread works.
+    /// Removes from their domains the tasks that began before `before_ns` and on which no thread
+    /// works.
     /// Their programs may still end them, but they do not decide speeds any more.
     pub fn stop_pacing_old(&self, session: u32, before_ns: u64) {
         for (entry, task) in self.live(session) {

@@ -22,7 +22,7 @@ pub struct Environment {
     pub load: String,
     /// Hundredths of a second that the hypervisor took from all processors during the run.
     pub steal_ticks: u64,
-    /// The part of the last 10 s before the run in which some tasks waited for a CPU, in per cent;
+    /// The part of the last 10 s before the run in which some tasks waited for a CPU, in percent;
     /// null without PSI.
     pub cpu_pressure: Option<f64>,
     /// Nanoseconds from one clock reading to the next, and per iteration of the loop around the

@@ -152,7 +152,7 @@ fn stop_reason(row: &Row) -> String {
     }
 }
 
-/// A fraction as one would type it in per cent: "2", "0.5".
+/// A fraction as one would type it in percent: "2", "0.5".
 pub fn in_percent(part: f64) -> f64 {
     (part * 1e6).round() / 1e4
 }

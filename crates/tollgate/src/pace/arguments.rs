@@ -46,11 +46,11 @@ pub enum PaceCommand {
 /// Find the tasks of programs, and report whether lower speeds would save energy
 ///
 /// No speed is changed. A rule names calls, and a task begins when one of them returns. The task
-/// ends when all threads that work on it sleep, or when the next task begins. Programs can also
-/// begin and end their tasks themselves (docs/pace.md). The report has the work of each type of
-/// task, how long its tasks took, and how many missed the deadline. It compares policies as
-/// `tollgate pace simulate` does, on the levels of this machine or, if these are not known, on all
-/// built-in sets.
+/// ends when all threads that work on it sleep, or when the thread that began it begins another
+/// one. Programs can also begin and end their tasks themselves (docs/pace.md). The report has the
+/// work of each type of task, how long its tasks took, and how many missed the deadline. It compares
+/// policies as `tollgate pace simulate` does, on the levels of this machine or, if these are not
+/// known, on all built-in sets.
 #[derive(Args)]
 #[command(after_long_help = WATCH_EXAMPLES)]
 pub struct WatchArguments {
@@ -59,8 +59,8 @@ pub struct WatchArguments {
     #[arg(long, value_name = "FILE")]
     pub rules: Option<PathBuf>,
     /// Compare the policies on this set of levels, a built-in one or a file; may be repeated
-    /// (default: the set that the file of rules names; the levels of this machine; or else all
-    /// built-in sets)
+    /// (default: the set that the file of rules names, otherwise the levels of this machine,
+    /// otherwise all built-in sets)
     #[arg(long, value_name = "LEVELS")]
     pub levels: Vec<String>,
     /// Write the tasks to this file, for `tollgate pace simulate`
@@ -193,7 +193,7 @@ pub struct SimulateArguments {
     /// A built-in set of levels or a file; may be repeated (default: all built-in sets)
     #[arg(long, value_name = "LEVELS")]
     pub levels: Vec<String>,
-    /// Write one picture (SVG) for each type and set of levels to this folder
+    /// Write a picture (SVG) for each type with judged tasks on each set of levels to this folder
     #[arg(long, value_name = "DIR")]
     pub plot: Option<PathBuf>,
     /// Show at most this many types for each set of levels in the text output: those with the most

@@ -13,9 +13,10 @@ pub struct Margin {
 }
 
 impl Margin {
-    /// The maximum margin, as a share of the deadline.
+    /// The maximum margin, as a share of the deadline: a greater one leaves too little of it.
     const MAX_SHARE: f64 = 0.5;
-    /// The minimum margin, as a share of the deadline: it covers other delays.
+    /// The minimum margin, as a share of the deadline. It covers delays that are not measured, such
+    /// as the wake-up of the task itself.
     const MIN_SHARE: f64 = 0.01;
 
     /// The factor by which a measured latency must differ from the one of the margin, so that
@@ -32,9 +33,9 @@ impl Margin {
 
     /// The time for one change to each level, of which one is as late as the 99th percentile.
     pub fn seconds(self, deadline: f64, levels: &Levels) -> f64 {
-        let (usual, slow) = (self.latency.0.as_secs_f64(), self.latency.1.as_secs_f64());
+        let (median, p99) = (self.latency.0.as_secs_f64(), self.latency.1.as_secs_f64());
         let others = levels.worthwhile().len() - 1;
-        (slow + usual * others as f64).clamp(Self::MIN_SHARE * deadline, Self::MAX_SHARE * deadline)
+        (p99 + median * others as f64).clamp(Self::MIN_SHARE * deadline, Self::MAX_SHARE * deadline)
     }
 }
 

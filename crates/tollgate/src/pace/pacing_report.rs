@@ -104,7 +104,7 @@ pub struct PacedDomain {
     pub actuator: String,
     /// How often the speed was set.
     pub changes: u64,
-    /// Why Tollgate stopped to set it. Null if it did not.
+    /// Why Tollgate does not set it any more. Null while it does.
     pub lost: Option<String>,
 }
 

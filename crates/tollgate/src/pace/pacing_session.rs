@@ -31,16 +31,17 @@ use crate::report::Section;
 /// How often the gate searches for other work on a processor below the fastest speed. Work that is
 /// ready for a shorter time would end before the speed has changed.
 const SEARCH_INTERVAL: Duration = Duration::from_millis(1);
-/// The median and the 99th percentile of the latency before it is measured.
+/// The median and the 99th percentile of the latency before it is measured: some times those of an
+/// idle machine (docs/decisions/0009-pace.md, "Measured").
 const FIRST_LATENCY: (Duration, Duration) =
     (Duration::from_micros(100), Duration::from_micros(300));
 /// A tick of the scheduler, at which a governor applies new bounds: that of CONFIG_HZ=250, which
 /// most distributions use.
 const TICK: Duration = Duration::from_millis(4);
-/// A task without a running thread does not decide speeds any more when it is older than this, and
+/// A task on which no thread works does not decide speeds any more when it is older than this, and
 /// older than a multiple of the longest deadline. Its program may have forgotten to end it.
-const MIN_UNENDED_LIMIT: Duration = Duration::from_secs(10);
-const UNENDED_DEADLINES: f64 = 10.0;
+const MIN_FORGOTTEN_AGE: Duration = Duration::from_secs(10);
+const FORGOTTEN_AGE_IN_DEADLINES: f64 = 10.0;
 
 /// What pacing needs.
 pub struct PacingInput {
@@ -89,14 +90,14 @@ impl Extension for PacingInSession {
         self.tasks.ended().iter().try_for_each(|task| self.add(task))?;
         let Some(abandoned) = self.tasks.check(context.gate)? else { return Ok(()) };
         self.abandoned += abandoned;
-        self.tasks.stop_pacing_old(self.unended_limit());
+        self.tasks.stop_pacing_old(self.forgotten_age());
         self.types.choose(&self.levels);
         if let Some(watchdog) = &mut self.watchdog {
             watchdog.tend()?;
         }
         let latency = self.thread.as_ref().and_then(|thread| thread.stats().latency());
-        if let Some((usual, slow)) = latency {
-            self.margin.follow((usual + self.governor_delay, slow + self.governor_delay));
+        if let Some((median, p99)) = latency {
+            self.margin.follow((median + self.governor_delay, p99 + self.governor_delay));
         }
         self.types.save_some();
         Ok(())
@@ -210,10 +211,10 @@ impl PacingInSession {
         })
     }
 
-    /// The age from which a task without a running thread does not decide speeds.
-    fn unended_limit(&self) -> Duration {
+    /// The age from which a task on which no thread works does not decide speeds.
+    fn forgotten_age(&self) -> Duration {
         let longest = self.types.longest_deadline_ms();
-        MIN_UNENDED_LIMIT.max(Duration::from_secs_f64(longest / 1e3 * UNENDED_DEADLINES))
+        MIN_FORGOTTEN_AGE.max(Duration::from_secs_f64(longest / 1e3 * FORGOTTEN_AGE_IN_DEADLINES))
     }
 
     fn report(&self) -> PacingReport {

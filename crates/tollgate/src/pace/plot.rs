@@ -286,7 +286,7 @@ mod tests {
         }
     }
     #[test]
-    fn charts_reach_to_the_lines_and_tell_what_is_not_known() {
+    fn charts_reach_to_the_lines_and_name_what_is_not_known() {
         let row = PolicyRow {
             policy: PolicyName::Fastest,
             modelled_energy_j: 1.0,

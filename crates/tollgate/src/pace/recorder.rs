@@ -9,7 +9,8 @@ use super::report_format::quantile;
 use super::trace_file::{BEGIN_S, CYCLES, Trace, TraceType};
 use super::type_table::{TypeTable, is_abandoned};
 
-/// Waits within tasks are noted from this part of the deadline on.
+/// Waits within tasks are noted from this part of the deadline on: shorter ones hardly change a
+/// comparison, which does not know of them.
 const NOTABLE_WAITS: f64 = 0.1;
 /// The maximum number of recorded tasks, which need some 50 MB. Further ones are only counted, as
 /// are those that begin later than a trace can say.
@@ -73,8 +74,8 @@ impl Recorded {
         ))
     }
 
-    /// The tasks as a trace. It can have all deadlines of rules, but not all of programs, nor any
-    /// amount of work.
+    /// The tasks as a trace. A trace cannot have each deadline that a program can set, nor each
+    /// amount of work, so both are clamped.
     pub fn trace(&self) -> Trace {
         let [least, most] = [DEADLINE_MS.start(), DEADLINE_MS.end()].map(|ms| ms / 1e3);
         let tasks = self.tasks.iter().map(|RecordedTask { task, .. }| TraceTask {
@@ -111,7 +112,7 @@ impl Recorder {
             self.not_kept += 1;
             return;
         }
-        let kind = self.types.kind(record);
+        let kind = self.types.find_or_add(record);
         self.tasks.push(RecordedTask {
             task: TraceTask {
                 kind,

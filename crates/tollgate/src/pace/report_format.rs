@@ -38,7 +38,7 @@ impl From<Interval> for ReportedInterval {
     }
 }
 
-/// "12.3 [11.0, 13.6]", in per cent.
+/// "12.3 [11.0, 13.6]", in percent.
 pub fn interval(limits: ReportedInterval) -> String {
     let [estimate, low, high] =
         [limits.estimate, limits.low, limits.high].map(|value| tenths(value * 100.0));
@@ -76,8 +76,7 @@ pub fn or_dash<T>(value: Option<T>, text: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| "-".to_owned(), text)
 }
 
-/// Appends the numbers of tasks that have not ended, and of those that their programs have not
-/// ended before they ended themselves.
+/// Appends the numbers of unfinished and of abandoned tasks.
 pub fn write_unended(out: &mut String, unfinished: usize, abandoned: usize) {
     for (tasks, what) in
         [(unfinished, "unfinished tasks"), (abandoned, "tasks that their programs did not end")]

@@ -89,7 +89,7 @@ impl SampleStore {
             match read(&path) {
                 // `load` and `remove_all` would not find it.
                 Ok(Some(stored)) if self.path(&stored.name) != path => log_message(&format!(
-                    "{} is not used: its name is not the one of {:?}",
+                    "{} is not used: the samples of {:?} belong in a file of another name",
                     shown_path(&path),
                     stored.name
                 )),

@@ -13,7 +13,8 @@ use super::verdict::PaceVerdict;
 use crate::format::{count, number_of, printable};
 use crate::report::more_rows;
 
-/// A period is called shorter than the deadline from here on, so that rounded deadlines are not.
+/// A period is called shorter than the deadline below this share of it, so that rounding does not
+/// decide.
 const SHORTER: f64 = 0.99;
 
 pub const SCHEMA: &str = "tollgate.pace.simulation/1";

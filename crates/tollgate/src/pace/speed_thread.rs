@@ -23,14 +23,14 @@ use super::report_format::quantile;
 use crate::output::log_message;
 
 /// How long a domain is at its slowest speed after the last task. A change of the governor takes
-/// the kernel some milliseconds, so this is longer than the time between two frames.
+/// the kernel some milliseconds, so it should not change between two frames.
 pub const GOVERNOR_RELEASE_DELAY: Duration = Duration::from_millis(100);
-/// The same where the governor stays.
+/// The same where the governor stays, so that only bounds have to be written.
 const BOUNDS_RELEASE_DELAY: Duration = Duration::from_millis(2);
 /// The minimum time between two changes, in multiples of the time of a write, so that writes take
 /// at most a tenth of a processor's time. A change that makes a domain faster does not wait.
 const INTERVAL_IN_WRITES: u64 = 10;
-/// The writes by which the time of a write is measured.
+/// The writes by which the time of a write is measured. The median of so many is hardly disturbed.
 const MEASURED_WRITES: usize = 40;
 /// The time of a write if it cannot be measured, in ns: more than a write takes.
 const DEFAULT_WRITE_NS: u64 = 100_000;

@@ -175,7 +175,7 @@ impl TrackedTasks {
         self.energy.as_ref().map(MeasuredEnergy::of_sensors)
     }
 
-    /// Drops tasks that programs began and did not end before they ended themselves. Returns their
+    /// Drops abandoned tasks: those whose programs have ended without ending them. Returns their
     /// number.
     fn drop_abandoned(&self, gate: &Gate) -> Result<usize> {
         let abandoned = self.tracking.abandoned(self.session);

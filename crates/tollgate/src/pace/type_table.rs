@@ -66,7 +66,7 @@ impl TypeTable {
     }
 
     /// The index of a task's type. A type without a task is added.
-    pub fn kind(&mut self, record: &wire::pace_record) -> usize {
+    pub fn find_or_add(&mut self, record: &wire::pace_record) -> usize {
         self.find(record).unwrap_or_else(|| self.add(record))
     }
 
@@ -184,11 +184,11 @@ mod tests {
         assert_eq!(table.name_type(&named), None);
         let mut task = wire::pace_record::new_zeroed();
         task.type_id = 7;
-        assert_eq!(table.kind(&task), 0);
+        assert_eq!(table.find_or_add(&task), 0);
         // Another process of the program names it again.
         assert_eq!(table.name_type(&named), None);
         task.type_id = 8;
-        assert_eq!(table.kind(&task), 1);
+        assert_eq!(table.find_or_add(&task), 1);
         // A task ended before its type had a name.
         named.type_id = 8;
         assert_eq!(table.name_type(&named), Some(1));
@@ -218,7 +218,7 @@ mod tests {
         // What libtollgate has made of "frame", and another type.
         for id in [0xd8d4_3356_28b3_5226, 7] {
             task.type_id = id;
-            table.kind(&task);
+            table.find_or_add(&task);
         }
         let types: Vec<_> =
             table.types().iter().map(|one| (one.name.as_str(), one.deadline_ms)).collect();

@@ -33,8 +33,8 @@ pub struct RunArguments {
     /// Charge the command's work to this service of a running daemon (`tollgate service list` shows
     /// the services)
     ///
-    /// Without --lens, --guard and --plugin, the command replaces the Tollgate process, and there
-    /// is no report.
+    /// Without --lens, --guard, --pace and --plugin, the command replaces the Tollgate process, and
+    /// there is no report.
     #[arg(long, value_name = "NAME")]
     pub service: Option<String>,
     #[command(flatten)]

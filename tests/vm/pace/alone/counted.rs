@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::super::emulated::{
     TARGET, domain_of, is_slowed, load_drivers, paced_by, paced_command, paced_with_store, policy,
-    report, set_governor, slowed_domains, state, state_of, stop_while_slowed, wait_until_paced,
+    set_governor, slowed_domains, state, state_of, stop_while_slowed, wait_until_paced,
     wait_until_slowed,
 };
 use crate::harness::job::{folder, kill};
@@ -64,7 +64,7 @@ fn check_targets(actuator: &str, runs: u64, tasks: u64) {
     for _ in 0..runs {
         let ran = paced_with_store(actuator, tasks, store.path()).finish().success();
         assert_eq!(state(), before);
-        let document = report(&ran);
+        let document = ran.document("report");
         let pacing = &document["pacing"];
         let kind = &pacing["types"][0];
         assert_eq!(kind["tasks"].as_u64(), Some(tasks));
@@ -103,7 +103,7 @@ fn frequent_switches_do_not_hide_other_work() {
     let ran = paced_with_store("setspeed", 40, folder().path()).finish().success();
     let (_, at_speed) = printed(&ran);
     let all: u64 = at_speed.iter().sum();
-    assert!(at_speed[0] > all / 3 * 2, "{at_speed:?}: {}", report(&ran)["pacing"]);
+    assert!(at_speed[0] > all / 3 * 2, "{at_speed:?}: {}", ran.document("report")["pacing"]);
     drop(others);
 }
 
@@ -177,7 +177,7 @@ fn two_tasks_at_once_run_at_the_fastest_speed() {
     let speeds: Vec<u64> =
         speeds.split_whitespace().map(|word| word.parse().expect("a number")).collect();
     assert!(speeds[0] < 3000, "{speeds:?}");
-    assert_eq!(speeds[1..], [3000, 3000], "{speeds:?}: {}", report(&ran)["pacing"]);
+    assert_eq!(speeds[1..], [3000, 3000], "{speeds:?}: {}", ran.document("report")["pacing"]);
 }
 
 /// A task that no thread works on does not decide speeds any more after 10 s.
@@ -234,7 +234,7 @@ fn ten_thousand_types_are_paced() {
     let before = state();
     let ran = paced_command(&format!("tasks-of-types {TYPES}")).finish().success();
     assert_eq!(state(), before);
-    let document = report(&ran);
+    let document = ran.document("report");
     let pacing = &document["pacing"];
     let types = pacing["types"].as_array().expect("an array");
     let tasks: u64 = types.iter().map(|one| one["tasks"].as_u64().expect("a number")).sum();

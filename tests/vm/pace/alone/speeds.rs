@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::super::emulated::{
     domain_of, load_drivers, pace_command, paced, paced_by, paced_command, paced_with_store,
-    pacing_daemon, policy, report, setting, slowed_domains, slowed_tasks, state, stop_while_slowed,
+    pacing_daemon, policy, setting, slowed_domains, slowed_tasks, state, stop_while_slowed,
     wait_until_paced,
 };
 use super::super::host_monitor::HostMonitor;
@@ -43,7 +43,7 @@ fn report_has_all_tasks_if_the_store_is_full() {
     make_full_folder(&folder.path().join("store"));
     let ran = paced_with_store("setspeed", TASKS, folder.path()).finish().success();
     assert_eq!(state(), before);
-    let document = report(&ran);
+    let document = ran.document("report");
     let notes = document["notes"].to_string();
     assert!(notes.contains("cannot store samples in"), "{notes}");
     let kind = &document["pacing"]["types"][0];
@@ -63,7 +63,7 @@ fn timer_is_pending() -> bool {
 }
 
 #[test]
-fn daemon_reports_and_forgets_tasks() {
+fn daemon_reports_tasks_and_resets_types() {
     const TASKS: u64 = 30;
     load_drivers();
     let before = state();
@@ -214,7 +214,7 @@ fn a_thousand_tasks_at_once_are_paced() {
     let before = state();
     let ran = paced_command("tasks-at-once 1000").finish().success();
     assert_eq!(state(), before);
-    assert_eq!(report(&ran)["pacing"]["types"][0]["tasks"], 999);
+    assert_eq!(ran.document("report")["pacing"]["types"][0]["tasks"], 999);
 }
 
 #[test]
