@@ -42,9 +42,16 @@ static long pace_compare_level(u32 i, struct pace_search_level *search)
 	return search->level.khz >= search->khz;
 }
 
+static long pace_compare_worthwhile(u32 i, struct pace_search_level *search)
+{
+	if (!(pace_control.worthwhile >> (i & (PACE_POWERS - 1)) & 1))
+		return 0;
+	return pace_compare_level(i, search);
+}
+
 /*
- * Rounds a speed up to a level, so that the wanted speed does not change with each evaluation. The
- * fastest level is 0.
+ * Rounds a speed up to a worthwhile level, so that the wanted speed does not change with each
+ * evaluation. The fastest level is 0.
  */
 static __always_inline u64 pace_round_up(u64 khz)
 {
@@ -53,7 +60,7 @@ static __always_inline u64 pace_round_up(u64 khz)
 	if (khz >= pace_control.fastest_khz)
 		return 0;
 	search.khz = khz;
-	bpf_loop(pace_control.powers, pace_compare_level, &search, 0);
+	bpf_loop(pace_control.powers, pace_compare_worthwhile, &search, 0);
 	return search.level.khz >= khz ? search.level.khz : 0;
 }
 
@@ -130,7 +137,7 @@ static __always_inline void pace_find_need(struct pace_task *task, u64 now, stru
 	}
 	if (!task->schedule || !step || !step->khz)
 		return;
-	need->khz = step->khz;
+	need->khz = step->khz < pace_control.fastest_khz ? step->khz : 0;
 	passed = step->ns + (done - step->cycles) * KHZ_PER_GHZ / step->khz;
 	/* The pre-deadline cycles are done, so the deadline does not decide the speed any more. */
 	if (passed >= rest.end)
@@ -149,10 +156,9 @@ static __always_inline void pace_find_need(struct pace_task *task, u64 now, stru
 	}
 	rest.left = (deadline - passed) / NS_PER_US;
 	if (rest.planned > rest.left)
-		need->khz = pace_raise(schedule, half, step, &rest);
+		need->khz = pace_round_up(pace_raise(schedule, half, step, &rest));
 	else if (task->deadline_ns > schedule->deadline_ns[half])
-		need->khz = need->khz * rest.planned / rest.left;
-	need->khz = pace_round_up(need->khz);
+		need->khz = pace_round_up(step->khz * rest.planned / rest.left);
 }
 
 /* A domain should have another speed. */

@@ -303,6 +303,8 @@ struct pace_control {
 	__u64 release_delay_ns;
 	/* In ascending order. A speed between two has the power of the faster one. */
 	struct pace_power power[PACE_POWERS];
+	/* The bit of each of these levels that is worthwhile. */
+	__u64 worthwhile;
 	__u32 powers;
 	/* The fastest speed of the domains, in kHz. */
 	__u32 fastest_khz;

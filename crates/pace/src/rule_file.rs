@@ -227,7 +227,8 @@ fn read_rule(entry: &mut TableReader<'_, '_>, names: &mut Vec<Named>) -> Option<
     let help = "a number without quotes: port = 8080";
     let port = entry.with_help(help, |entry| entry.integer("port", 1..=i64::from(u16::MAX)));
     let (deadline_ms, target) = read_goal(entry);
-    let includes_waits = entry.boolean("includes-waits").unwrap_or(false);
+    let help = "true or false, without quotes: includes-waits = true";
+    let includes_waits = entry.with_help(help, |entry| entry.boolean("includes-waits"));
     rule_checks::check_descriptors(entry, &calls, &descriptors, port.as_ref());
     Some(TaskRule {
         name: name?,
@@ -237,7 +238,7 @@ fn read_rule(entry: &mut TableReader<'_, '_>, names: &mut Vec<Named>) -> Option<
         port: port.map(|at| at.value as u16),
         deadline_ms,
         target,
-        includes_waits,
+        includes_waits: includes_waits.unwrap_or(false),
     })
 }
 
@@ -355,6 +356,8 @@ calls = 7
                 "unknown key \"calls\"",
             ]
         );
+        let without_help: Vec<_> = found.iter().filter(|one| one.help.is_none()).collect();
+        assert!(without_help.is_empty(), "{without_help:?}");
         assert_eq!(found[5].help.as_deref(), Some("did you mean \"epoll_wait\"?"));
         assert!(parse_task_rules("").unwrap_err()[0].message.contains("neither rules nor types"));
         let twice = "[[rule]]\nname = \"a\"\nprogram = \"x\"\ncalls = \"read\"\n\

@@ -165,11 +165,11 @@ pub fn flat(levels: &Levels, goal: Goal) -> Schedule {
 /// In the paper's condition for the optimum, s²·E′(s)·Fᶜ(w) = K, Fᶜ(w) is the probability that a
 /// task needs more than w cycles, and K is a constant. It has this discrete form: level i is left
 /// for level i + 1 when Fᶜ(w) falls to λ·(1/sᵢ − 1/sᵢ₊₁) / (Eᵢ₊₁ − Eᵢ), where E is the energy of a
-/// cycle. A larger λ makes the schedule faster. The search chooses λ so that the pre-deadline cycles
-/// take exactly the deadline. At a step of the curve, no λ may do that. Then all transitions move by
-/// the same fraction between the two neighbouring schedules. Both minimize the Lagrangian for the
-/// same λ, so every schedule between them does, too. Therefore no schedule with the same time needs
-/// less energy.
+/// cycle. A larger λ makes the schedule faster. The search chooses λ so that the pre-deadline
+/// cycles take exactly the deadline. At a step of the curve, no λ may do that. Then all transitions
+/// move by the same fraction between the two neighbouring schedules. Both minimize the Lagrangian
+/// for the same λ, so every schedule between them does, too. Therefore no schedule with the same
+/// time needs less energy.
 ///
 /// If the slowest level does the cycles by the deadline, the schedule uses it. If the fastest level
 /// does not, the schedule uses the fastest level from the beginning.

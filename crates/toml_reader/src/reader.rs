@@ -114,6 +114,7 @@ impl<'text, 'problems> TableReader<'text, 'problems> {
             .map(|at| at.span)
     }
 
+    /// Reads `true` or `false`.
     pub fn boolean(&mut self, key: &'static str) -> Option<bool> {
         self.typed(key, "true or false", DeValue::as_bool).map(|at| at.value)
     }

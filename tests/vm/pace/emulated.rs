@@ -10,7 +10,7 @@ use crate::harness::{Finished, Job, Running, eventually, workload};
 
 /// The target of the tasks.
 pub const TARGET: f64 = 0.9;
-const DEADLINE_MS: u64 = 100;
+pub const DEADLINE_MS: u64 = 100;
 /// The fastest speed of vm/pstates.asl.
 const FASTEST_KHZ: u64 = 3_000_000;
 

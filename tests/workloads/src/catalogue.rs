@@ -5,9 +5,9 @@ use crate::failure::Outcome;
 use crate::{
     abi, blocking, calls, children, command_server, consumer, datagrams, escapes, file_user,
     in_band, in_band_connections, in_band_isolation, in_band_lives, in_band_waiters, inherited,
-    known_wakers, lives, load, opener, outcomes, plugin_calls, reading, relay, requests, routine,
-    seccomp, side_effects, signal_forker, signals, slowed_tasks, stopping_parents, tasks, tenants,
-    tick_waits, waits, wake_ups,
+    known_wakers, lives, load, odd_tasks, opener, outcomes, plugin_calls, reading, relay, requests,
+    routine, seccomp, side_effects, signal_forker, signals, slowed_tasks, stopping_parents, tasks,
+    tenants, tick_waits, waits, wake_ups,
 };
 
 pub struct Workload {
@@ -284,7 +284,17 @@ pub const WORKLOADS: &[Workload] = &[
     workload("slowed-tasks", "N PERIOD_MS DEADLINE_MS SEED", slowed_tasks::slowed_tasks,
         "Begins and ends N tasks, each with work for an emulated processor at its present speed; \
         prints how many met the deadline, and the nanoseconds at each speed, the fastest first."),
-    workload("tasks-overlap", "N", slowed_tasks::tasks_overlap,
+    workload("long-task", "N DEADLINE_MS", odd_tasks::long_task,
+        "After N tasks on an emulated processor, runs one with three times the work; prints the \
+        speed in MHz before and after the work of the others, and its time by the deadline."),
+    workload("waiting-task", "N DEADLINE_MS", odd_tasks::waiting_task,
+        "The same, but the last task sleeps for a quarter of the deadline."),
+    workload("urgent-task", "N DEADLINE_MS", odd_tasks::urgent_task,
+        "The same, but the deadline of the last task is moved forwards during it."),
+    workload("tasks-beside", "N DEADLINE_MS", odd_tasks::tasks_beside,
+        "After N tasks, runs one on each of two emulated processors at the same time; prints the \
+        speeds of both."),
+    workload("tasks-overlap", "N", odd_tasks::tasks_overlap,
         "After N tasks, begins one on an emulated processor, and another one during it; prints the \
         speed in MHz with one, with two, and after the second one."),
     workload("forgotten-task", "MS", slowed_tasks::forgotten_task,

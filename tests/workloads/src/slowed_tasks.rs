@@ -1,10 +1,7 @@
-//! Tasks on an emulated processor whose speed is a number in a register: their work takes as long
-//! as it would on a processor with this speed.
+//! Tasks on an emulated processor (`emulated_speed`).
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt as _;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,43 +10,13 @@ use tollgate::pace::TaskType;
 
 use crate::arguments::{Arguments, HOUR_MS};
 use crate::clock::nap;
-use crate::cpu_time::{thread_ns, work_for};
+use crate::emulated_speed::{MHZ, Registers, work};
 use crate::failure::{Failure, Outcome, os_failure};
 use crate::output::print_line;
 use crate::pipe::Pipe;
 use crate::reading::pin_to;
 
 const MAX_TASKS: u64 = 100_000;
-/// The speeds of vm/pstates.asl by the content of the register, in MHz. It is 0 until a speed has
-/// been set.
-const MHZ: [u64; 6] = [3000, 3000, 2400, 1800, 1200, 800];
-/// The register of the first processor (vm/pstates.asl).
-const PORT: u64 = 0xe0;
-
-/// The registers of the processors.
-struct Registers {
-    ports: File,
-    /// All processors have the first one's.
-    are_shared: bool,
-}
-
-impl Registers {
-    fn open() -> io::Result<Self> {
-        let second = Path::new("/sys/devices/system/cpu/cpufreq/policy1");
-        Ok(Self { ports: File::open("/dev/port")?, are_shared: !second.exists() })
-    }
-
-    /// The index in [`MHZ`] of the processor that runs this thread.
-    fn state(&self) -> io::Result<usize> {
-        // SAFETY: a plain call.
-        let running = unsafe { libc::sched_getcpu() };
-        let cpu = if self.are_shared { 0 } else { running as u64 };
-        let mut state = [0];
-        self.ports.read_exact_at(&mut state, PORT + cpu)?;
-        Ok(usize::from(state[0]).min(MHZ.len() - 1))
-    }
-}
-
 /// Numbers from 0 to 1, always the same ones (Knuth's MMIX generator).
 struct Numbers(u64);
 
@@ -91,50 +58,6 @@ pub fn slowed_tasks(mut arguments: Arguments) -> Outcome {
     }
     let parts: Vec<_> = at_speed[1..].iter().map(ToString::to_string).collect();
     print_line(&format!("{met} {}", parts.join(" ")))
-}
-
-/// Uses processor time until this number of cycles has passed at the speeds in the registers.
-fn work(registers: &Registers, cycles: u64, at_speed: &mut [u64]) -> Result<(), io::Error> {
-    let (mut done, mut before) = (0, thread_ns());
-    while done < cycles {
-        let state = registers.state()?;
-        let now = thread_ns();
-        done += (now - before) * MHZ[state] / 1000;
-        at_speed[state.max(1)] += now - before;
-        before = now;
-    }
-    Ok(())
-}
-
-/// Runs tasks one after the other until a schedule is known, and then two that overlap.
-/// Prints the speed at three moments, in MHz: during the first one of both, during both, and when
-/// the second one is over.
-pub fn tasks_overlap(mut arguments: Arguments) -> Outcome {
-    /// Enough time for a speed to be set.
-    const MS: u64 = 10;
-    let tasks = arguments.number("N", 1..=MAX_TASKS)?;
-    arguments.end()?;
-    let failed = |error| os_failure("read the registers of the processors", error);
-    let registers = Registers::open().map_err(failed)?;
-    let kind = TaskType::new(c"frame");
-    for _ in 0..tasks {
-        let task = kind.begin();
-        work_for(MS);
-        task.end();
-        nap(MS)?;
-    }
-    let mhz = || registers.state().map(|state| MHZ[state]).map_err(failed);
-    let first = kind.begin();
-    work_for(MS / 2);
-    let alone = mhz()?;
-    let second = kind.begin();
-    work_for(MS);
-    let both = mhz()?;
-    second.end();
-    work_for(MS);
-    let after_second = mhz()?;
-    first.end();
-    print_line(&format!("{alone} {both} {after_second}"))
 }
 
 /// A task that is not ended.

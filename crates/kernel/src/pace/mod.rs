@@ -24,5 +24,5 @@ pub use ended_tasks::EndedTasks;
 pub use kernel_side::PaceKernelSide;
 pub use pacing::{GateSchedule, GateStep, Pacing, Wanted, WantedSpeeds};
 pub use schedule_entries::MAX_TYPES;
-pub use tracking::{Tracking, TrackingRule, TrackingRules};
+pub use tracking::{LevelPower, Tracking, TrackingRule, TrackingRules};
 pub use type_key::TypeKey;

@@ -242,23 +242,36 @@ impl Tracking {
         at.map_or(0, |power| power.milliwatts)
     }
 
-    /// Sets the power of a processor at each speed: pairs of a speed in kHz and the power in watts
-    /// beyond that of an idle processor, in ascending order. With more than [`wire::PACE_POWERS`],
-    /// the slowest ones are left out.
-    pub fn set_powers(&self, powers: &[(u64, f64)]) {
-        let powers = &powers[powers.len().saturating_sub(wire::PACE_POWERS as usize)..];
+    /// Sets the levels of a processor, in ascending order. With more than [`wire::PACE_POWERS`],
+    /// the slowest ones are left out: they count with the power of the slowest one that is left,
+    /// and late tasks do not use them.
+    pub fn set_levels(&self, levels: &[LevelPower]) {
+        let levels = &levels[levels.len().saturating_sub(wire::PACE_POWERS as usize)..];
         field!(self.control, 0, powers).write(0);
-        for (index, (khz, watts)) in powers.iter().enumerate() {
-            let milliwatts = (watts * 1e3).round() as u32;
-            let power = wire::pace_power { khz: *khz as u32, milliwatts };
+        let mut worthwhile = 0;
+        for (index, level) in levels.iter().enumerate() {
+            let milliwatts = (level.watts * 1e3).round() as u32;
+            let power = wire::pace_power { khz: level.khz as u32, milliwatts };
             field!(self.control, 0, power[index]).write(power);
+            worthwhile |= u64::from(level.is_worthwhile) << index;
         }
-        field!(self.control, 0, powers).write(powers.len() as u32);
+        field!(self.control, 0, worthwhile).write(worthwhile);
+        field!(self.control, 0, powers).write(levels.len() as u32);
         for cpu in 0..self.cpus.entries() {
             let khz = field!(self.cpus, cpu, khz).read();
             field!(self.cpus, cpu, milliwatts).write(self.milliwatts(khz));
         }
     }
+}
+
+/// A speed of the processors.
+pub struct LevelPower {
+    /// The speed.
+    pub khz: u64,
+    /// Its power in watts, beyond that of an idle processor.
+    pub watts: f64,
+    /// Whether tasks should use it.
+    pub is_worthwhile: bool,
 }
 
 fn number(task: &wire::pace_task) -> u32 {

@@ -8,7 +8,7 @@ use kernel::mapped_array::MappedArray;
 use kernel::wire;
 use libbpf_rs::ProgramInput;
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
-use pace::{Levels, Schedule};
+use pace::{Level, Levels, Schedule};
 use skeleton::{PaceMomentsSkel, PaceMomentsSkelBuilder};
 
 #[allow(clippy::all, clippy::undocumented_unsafe_blocks, dead_code, unused)]
@@ -41,14 +41,16 @@ impl PaceMoments {
 
     /// The next moments are those of a task with this schedule, which ends by `planned`.
     pub fn start(&self, levels: &Levels, schedule: &Schedule, planned: Duration, margin: Duration) {
-        let khz = |level: usize| (levels.worthwhile()[level].hz / 1e3) as u64;
+        let khz = |level: &Level| (level.hz / 1e3) as u64;
+        let all = levels.all();
         let mut control = wire::pace_control {
-            powers: levels.worthwhile().len() as u32,
-            fastest_khz: khz(levels.worthwhile().len() - 1) as u32,
+            powers: all.len() as u32,
+            fastest_khz: khz(&all[all.len() - 1]) as u32,
             ..Default::default()
         };
-        for (index, power) in control.power.iter_mut().take(levels.worthwhile().len()).enumerate() {
-            power.khz = khz(index) as u32;
+        for (index, level) in all.iter().enumerate() {
+            control.power[index].khz = khz(level) as u32;
+            control.worthwhile |= u64::from(levels.worthwhile().contains(level)) << index;
         }
         self.control.write(0, control);
         let mut of_type = wire::pace_schedule::default();
@@ -60,7 +62,7 @@ impl PaceMoments {
             *to = wire::pace_step {
                 cycles: step.from as u64,
                 ns: after.as_nanos() as u64,
-                khz: khz(step.level),
+                khz: khz(&levels.worthwhile()[step.level]),
             };
         }
         // The task of bpf/pace/moments.bpf.c has this entry.

@@ -307,7 +307,7 @@ const PACING: &[Capability] = &[
         PACE,
         "the other actuators are used",
         "a kernel with CONFIG_UCLAMP_TASK=y",
-        |_| files::exists("/proc/sys/kernel/sched_util_clamp_max"),
+        |_| files::utilization_clamp(),
     ),
     optional(
         "energy counters (powercap, perf)",

@@ -5,6 +5,8 @@ use std::io::{ErrorKind, Read as _};
 use std::path::Path;
 
 use kernel::gate::Lock;
+use kernel::pace::actuator::Actuator;
+use kernel::pace::cpufreq::{self, FrequencyDomain};
 use kernel::pace::energy_sensor::EnergySensors;
 use kernel::process::{has_own_proc, is_root};
 
@@ -114,9 +116,36 @@ pub fn userspace_governor() -> Finding {
 }
 
 pub fn energy_preference() -> Finding {
-    match of_first_policy("energy_performance_available_preferences") {
-        Some(list) => Finding::yes(list),
-        None => Finding::no("the driver has none"),
+    preference_in(Path::new("/"))
+}
+
+pub fn utilization_clamp() -> Finding {
+    clamp_in(Path::new("/"))
+}
+
+/// `root` is `/` except in tests, as in the next function.
+fn preference_in(root: &Path) -> Finding {
+    let domains = cpufreq::domains(root).unwrap_or_default();
+    let has_it = |domain: &FrequencyDomain| Actuator::Preference.is_available(root, domain);
+    match &domains[..] {
+        [] => Finding::no("no frequency domain"),
+        domains if domains.iter().all(has_it) => Finding::yes(""),
+        _ => Finding::no("the driver has none, or only one"),
+    }
+}
+
+fn clamp_in(root: &Path) -> Finding {
+    const FILE: &str = "proc/sys/kernel/sched_util_clamp_max";
+    if !root.join(FILE).exists() {
+        return Finding::no(format!("no /{FILE}"));
+    }
+    match &cpufreq::domains(root).unwrap_or_default()[..] {
+        [] => Finding::no("no frequency domain").remedy("cpufreq, as above"),
+        [domain] if Actuator::Clamp.is_available(root, domain) => Finding::yes(""),
+        [domain] => Finding::no(format!("the governor is {}, not schedutil", domain.governor))
+            .remedy("the governor schedutil"),
+        domains => Finding::no(format!("{} frequency domains, not one", domains.len()))
+            .remedy("a machine with one frequency domain"),
     }
 }
 
@@ -136,6 +165,47 @@ mod tests {
         assert!(shows_addresses("0000000000000000 A first\nffffffff81000000 T _text\n"));
         assert!(!shows_addresses("0000000000000000 A first\n0000000000000000 T _text\n"));
         assert!(!shows_addresses(""));
+    }
+
+    /// A machine with frequency domains of this governor and these energy preferences.
+    fn machine(domains: u32, governor: &str, preferences: &str) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for number in 0..domains {
+            let folder = root.path().join(format!("sys/devices/system/cpu/cpufreq/policy{number}"));
+            fs::create_dir_all(&folder).unwrap();
+            let write = |name: &str, text: &str| fs::write(folder.join(name), text).unwrap();
+            write("related_cpus", &number.to_string());
+            write("scaling_driver", "intel_pstate");
+            write("scaling_governor", governor);
+            write("cpuinfo_min_freq", "800000");
+            write("cpuinfo_max_freq", "3000000");
+            write("energy_performance_available_preferences", preferences);
+        }
+        let kernel = root.path().join("proc/sys/kernel");
+        fs::create_dir_all(&kernel).unwrap();
+        fs::write(kernel.join("sched_util_clamp_min"), "1024").unwrap();
+        fs::write(kernel.join("sched_util_clamp_max"), "1024").unwrap();
+        root
+    }
+
+    /// Doctor finds an actuator exactly where pacing uses it.
+    #[test]
+    fn actuators_are_found_where_they_can_be_used() {
+        let of = |domains, governor, preferences| {
+            let machine = machine(domains, governor, preferences);
+            let (preference, clamp) = (preference_in(machine.path()), clamp_in(machine.path()));
+            ((preference.have, clamp.have), clamp.detail)
+        };
+        let (yes, no) = (Some(true), Some(false));
+        let all = "performance balance_performance power";
+        assert_eq!(of(1, "schedutil", all).0, (yes, yes));
+        assert_eq!(of(1, "schedutil", "performance").0, (no, yes));
+        let expected = ((yes, no), "the governor is powersave, not schedutil".to_owned());
+        assert_eq!(of(1, "powersave", all), expected);
+        assert_eq!(of(2, "schedutil", all).1, "2 frequency domains, not one");
+        assert_eq!(of(0, "", "").0, (no, no));
+        let without = tempfile::tempdir().unwrap();
+        assert!(clamp_in(without.path()).detail.starts_with("no /proc/sys/kernel"));
     }
 
     #[test]

@@ -48,9 +48,9 @@ pub enum PaceCommand {
 /// No speed is changed. A rule names calls, and a task begins when one of them returns. The task
 /// ends when all threads that work on it sleep, or when the thread that began it begins another
 /// one. Programs can also begin and end their tasks themselves (docs/pace.md). The report has the
-/// work of each type of task, how long its tasks took, and how many missed the deadline. It compares
-/// policies as `tollgate pace simulate` does, on the levels of this machine or, if these are not
-/// known, on all built-in sets.
+/// work of each type of task, how long its tasks took, and how many missed the deadline. It
+/// compares policies as `tollgate pace simulate` does, on the levels of this machine or, if these
+/// are not known, on all built-in sets.
 #[derive(Args)]
 #[command(after_long_help = WATCH_EXAMPLES)]
 pub struct WatchArguments {

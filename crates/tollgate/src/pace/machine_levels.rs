@@ -6,6 +6,7 @@ use ::pace::{Level, LevelFile, Levels};
 use anyhow::{Context, Result, bail};
 use kernel::pace::cpufreq::{self, FrequencyDomain};
 use kernel::pace::power::{self, PowerSource};
+use kernel::process::is_root;
 
 use crate::format::number_of;
 
@@ -39,6 +40,12 @@ fn find_in(root: &Path) -> Result<Vec<LevelFile>> {
 fn of_domain(root: &Path, domain: &FrequencyDomain) -> Result<LevelFile> {
     let (slowest, fastest) = domain.range;
     let Some((table, source)) = power::power(root, domain) else {
+        if !is_root() {
+            bail!(
+                "the power of the speeds is not known: usually, only root can read the kernel's \
+                energy model and the tables of ACPI; run it with sudo"
+            );
+        }
         bail!(
             "the power of the speeds is not known: the kernel has no energy model for policy{}, \
             and ACPI no _PSS with its speeds (driver {}, {} to {} MHz)",
@@ -116,6 +123,10 @@ mod tests {
         let empty = tempfile::tempdir().unwrap();
         assert!(error(empty.path()).contains("no cpufreq driver"));
         let text = error(machine(2).path());
+        if !is_root() {
+            assert!(text.ends_with("run it with sudo"), "{text}");
+            return;
+        }
         let expected = "no energy model for policy2, and ACPI no _PSS with its speeds \
             (driver scmi, 800 to 2000 MHz)";
         assert!(text.contains(expected), "{text}");

@@ -188,7 +188,7 @@ impl PacingInSession {
             SEARCH_INTERVAL,
             GOVERNOR_RELEASE_DELAY,
         )?;
-        tasks.set_powers(&input.levels);
+        tasks.set_levels(&input.levels);
         let thread = SpeedThread::start(context.gate, journal, &domains)?;
         Ok(Self {
             began_ns: 0,

@@ -11,7 +11,7 @@ use kernel::cpus;
 use kernel::gate::Gate;
 use kernel::pace::cpufreq::{self, FrequencyDomain};
 use kernel::pace::energy_sensor::EnergySensors;
-use kernel::pace::{EndedTasks, Tracking, TrackingRules};
+use kernel::pace::{EndedTasks, LevelPower, Tracking, TrackingRules};
 use kernel::wire;
 
 use super::pacing_report::MeasuredEnergy;
@@ -92,11 +92,15 @@ impl TrackedTasks {
         &self.domains
     }
 
-    /// Sets the power of the processors at each level, by which the energy of tasks is modelled.
-    pub fn set_powers(&self, levels: &Levels) {
-        let power =
-            |level: &Level| ((level.hz / 1e3).round() as u64, level.watts - levels.idle_watts());
-        self.tracking.set_powers(&levels.all().iter().map(power).collect::<Vec<_>>());
+    /// Sets the levels of the processors, by which the energy of tasks is modelled, and to which
+    /// the speeds of late tasks are rounded.
+    pub fn set_levels(&self, levels: &Levels) {
+        let power = |level: &Level| LevelPower {
+            khz: (level.hz / 1e3).round() as u64,
+            watts: level.watts - levels.idle_watts(),
+            is_worthwhile: levels.worthwhile().contains(level),
+        };
+        self.tracking.set_levels(&levels.all().iter().map(power).collect::<Vec<_>>());
     }
 
     /// The tasks no longer decide the speeds.

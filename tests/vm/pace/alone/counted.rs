@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::super::emulated::{
-    TARGET, domain_of, is_slowed, load_drivers, paced_by, paced_command, paced_with_store, policy,
-    set_governor, slowed_domains, state, state_of, stop_while_slowed, wait_until_paced,
-    wait_until_slowed,
+    DEADLINE_MS, TARGET, domain_of, is_slowed, load_drivers, paced_by, paced_command,
+    paced_with_store, policy, set_governor, slowed_domains, state, state_of, stop_while_slowed,
+    wait_until_paced, wait_until_slowed,
 };
 use crate::harness::job::{folder, kill};
 use crate::harness::scheduling::pin;
@@ -100,11 +100,79 @@ fn frequent_switches_do_not_hide_other_work() {
     load_drivers();
     stay_on_one_processor();
     let others = Job::of(workload("busy-pairs 3600000")).start();
-    let ran = paced_with_store("setspeed", 40, folder().path()).finish().success();
-    let (_, at_speed) = printed(&ran);
-    let all: u64 = at_speed.iter().sum();
-    assert!(at_speed[0] > all / 3 * 2, "{at_speed:?}: {}", ran.document("report")["pacing"]);
+    for actuator in ["setspeed", "bounds"] {
+        let ran = paced_with_store(actuator, 30, folder().path()).finish().success();
+        let (_, at_speed) = printed(&ran);
+        let all: u64 = at_speed.iter().sum();
+        let pacing = &ran.document("report")["pacing"];
+        assert!(at_speed[0] > all / 3 * 2, "{actuator}: {at_speed:?}: {pacing}");
+    }
     drop(others);
+}
+
+/// The numbers that the workload has printed.
+fn numbers(ran: &Finished) -> Vec<f64> {
+    let said = ran.text();
+    said.split_whitespace().map(|word| word.parse().expect("a number")).collect()
+}
+
+/// Tasks that are not like those before: in MHz, the speed after a third of their work, and the
+/// speed at the end; and the time as a part of the deadline.
+#[test]
+fn odd_tasks_become_faster() {
+    stay_on_one_processor();
+    load_drivers();
+    for (workload, limit) in [
+        // More work than ever seen.
+        ("long-task", None),
+        // A sleep in the middle.
+        ("waiting-task", Some(1.0)),
+        // The program moves the deadline forwards.
+        ("urgent-task", Some(1.0)),
+    ] {
+        let ran = paced_command(&format!("{workload} 20 {DEADLINE_MS}")).finish().success();
+        let [before, after, time] = numbers(&ran)[..] else { panic!("{}", ran.text()) };
+        let pacing = &ran.document("report")["pacing"];
+        assert!(before < after, "{workload}: {before} MHz, then {after} MHz: {pacing}");
+        match limit {
+            Some(limit) => assert!(time <= limit, "{workload}: {time}: {pacing}"),
+            None => assert_eq!(after, 3000.0, "{workload}: {pacing}"),
+        }
+    }
+}
+
+/// Two tasks on two processors: with one domain for both, they have the fastest speed; otherwise,
+/// each has its own.
+#[test]
+fn tasks_of_two_processors_have_the_speeds_of_their_domains() {
+    stay_on_one_processor();
+    load_drivers();
+    let ran = paced_command(&format!("tasks-beside 20 {DEADLINE_MS}")).finish().success();
+    let [first, second] = numbers(&ran)[..] else { panic!("{}", ran.text()) };
+    let pacing = &ran.document("report")["pacing"];
+    match state().len() {
+        1 => assert_eq!((first, second), (3000.0, 3000.0), "{pacing}"),
+        _ => assert!(first < 3000.0 && second < 3000.0, "{first} and {second} MHz: {pacing}"),
+    }
+}
+
+/// The first tasks of a type run at the fastest speed only if nothing is stored of it.
+#[test]
+fn stored_samples_make_the_first_schedule() {
+    /// Fewer than a schedule needs.
+    const FEW: u64 = 5;
+    stay_on_one_processor();
+    load_drivers();
+    let store = folder();
+    let fast_part = |tasks| {
+        let ran = paced_with_store("setspeed", tasks, store.path()).finish().success();
+        let (_, at_speed) = printed(&ran);
+        at_speed[0] as f64 / at_speed.iter().sum::<u64>() as f64
+    };
+    assert!(fast_part(FEW) > 0.95);
+    fast_part(20);
+    let part = fast_part(FEW);
+    assert!(part < 0.5, "{part}");
 }
 
 /// `scripts/vm -i` runs it only with -a.
@@ -173,11 +241,9 @@ fn two_tasks_at_once_run_at_the_fastest_speed() {
     let ran = paced_command("tasks-overlap 30").finish().success();
     assert_eq!(state(), before);
     // In MHz: one task; two; the second one is over.
-    let speeds = ran.text();
-    let speeds: Vec<u64> =
-        speeds.split_whitespace().map(|word| word.parse().expect("a number")).collect();
-    assert!(speeds[0] < 3000, "{speeds:?}");
-    assert_eq!(speeds[1..], [3000, 3000], "{speeds:?}: {}", ran.document("report")["pacing"]);
+    let speeds = numbers(&ran);
+    assert!(speeds[0] < 3000.0, "{speeds:?}");
+    assert_eq!(speeds[1..], [3000.0; 2], "{speeds:?}: {}", ran.document("report")["pacing"]);
 }
 
 /// A task that no thread works on does not decide speeds any more after 10 s.
