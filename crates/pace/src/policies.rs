@@ -40,13 +40,14 @@ pub struct TypeKnowledge {
 }
 
 impl TypeKnowledge {
-    /// The schedule of a task with this deadline. Returns `None` with too few samples.
+    /// The schedule of a task with this deadline. Returns `None` with too few samples, or if the
+    /// deadline is not possible.
     pub fn schedule(&self, levels: &Levels, rule: ScheduleRule, deadline: f64) -> Option<Schedule> {
         if self.samples.len() < MIN_SAMPLES {
             return None;
         }
         let curve = self.estimator.curve(&self.samples)?;
-        let goal = Goal { deadline, cycles: curve.quantile(self.target) };
+        let goal = Goal::new(deadline, curve.quantile(self.target))?;
         Some(match rule {
             ScheduleRule::Flat => flat(levels, goal),
             ScheduleRule::Lambda => lambda_rule(levels, &curve, goal),
@@ -186,10 +187,9 @@ impl<'levels> Clairvoyant<'levels> {
 
 impl SpeedPolicy for Clairvoyant<'_> {
     fn begin(&mut self, task: &TraceTask, waiting: usize) {
-        let goal = Goal { deadline: task.deadline, cycles: task.cycles };
+        let goal = Goal::new(task.deadline, task.cycles).filter(|_| waiting == 1);
         let curve = WorkCurve::of_samples([(task.cycles, 1.0)]);
-        self.schedule =
-            curve.filter(|_| waiting == 1).map(|curve| lambda_rule(self.levels, &curve, goal));
+        self.schedule = goal.zip(curve).map(|(goal, curve)| lambda_rule(self.levels, &curve, goal));
     }
 
     fn end(&mut self, _task: &TraceTask, _waiting: usize) {

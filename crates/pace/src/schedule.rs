@@ -8,10 +8,29 @@ use crate::levels::Levels;
 /// The goal of a schedule: the pre-deadline cycles by the deadline.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Goal {
+    pub(crate) deadline: f64,
+    pub(crate) cycles: f64,
+}
+
+impl Goal {
+    /// `deadline` is in seconds from the beginning of the task, and `cycles` are the pre-deadline
+    /// cycles. Returns `None` unless the deadline is a positive, finite number, and the cycles are
+    /// a finite number that is not negative.
+    pub fn new(deadline: f64, cycles: f64) -> Option<Self> {
+        let is_possible =
+            deadline.is_finite() && deadline > 0.0 && cycles.is_finite() && cycles >= 0.0;
+        is_possible.then_some(Self { deadline, cycles })
+    }
+
     /// Seconds from the beginning of the task.
-    pub deadline: f64,
+    pub fn deadline(self) -> f64 {
+        self.deadline
+    }
+
     /// The pre-deadline cycles.
-    pub cycles: f64,
+    pub fn cycles(self) -> f64 {
+        self.cycles
+    }
 }
 
 /// A level, and the work from which it is used.

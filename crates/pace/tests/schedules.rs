@@ -26,7 +26,7 @@ fn goal(levels: &Levels, curve: &WorkCurve, share: f64, part: f64) -> Goal {
     let cycles = curve.quantile(share);
     let all = levels.worthwhile();
     let (shortest, longest) = (cycles / all[all.len() - 1].hz, cycles / all[0].hz);
-    Goal { deadline: shortest + part * (longest - shortest), cycles }
+    Goal::new(shortest + part * (longest - shortest), cycles).expect("sensible")
 }
 
 /// Generates the same fractions from 0 to 1 in every run, with a linear congruential generator
@@ -72,8 +72,8 @@ proptest! {
         let goal = goal(&levels, &curve, share, part);
         let schedule = lambda_rule(&levels, &curve, goal);
         prop_assert!(is_ordered(&schedule), "{schedule:?}");
-        let time = schedule.time(&levels, goal.cycles);
-        prop_assert!((time / goal.deadline - 1.0).abs() < 1e-9, "{time} for {goal:?}");
+        let time = schedule.time(&levels, goal.cycles());
+        prop_assert!((time / goal.deadline() - 1.0).abs() < 1e-9, "{time} for {goal:?}");
     }
 
     #[test]
@@ -88,7 +88,7 @@ proptest! {
             flat(&levels, goal),
         ] {
             prop_assert!(is_ordered(&schedule), "{schedule:?}");
-            prop_assert!(schedule.time(&levels, goal.cycles) <= goal.deadline * (1.0 + 1e-9));
+            prop_assert!(schedule.time(&levels, goal.cycles()) <= goal.deadline() * (1.0 + 1e-9));
         }
     }
 
@@ -111,16 +111,27 @@ proptest! {
     ) {
         let goal = goal(&levels, &curve, share, part);
         let schedule = lambda_rule(&levels, &curve, goal);
-        let done = done * goal.cycles;
-        let planned = goal.deadline - schedule.time(&levels, done);
+        let done = done * goal.cycles();
+        let planned = goal.deadline() - schedule.time(&levels, done);
         let left = left * planned;
         let rest = schedule.after_wait(&levels, goal, done, left);
         prop_assert!(is_ordered(&rest), "{rest:?}");
-        let time = rest.time(&levels, goal.cycles) - rest.time(&levels, done);
+        let time = rest.time(&levels, goal.cycles()) - rest.time(&levels, done);
         let all = levels.worthwhile();
-        let shortest = (goal.cycles - done) / all[all.len() - 1].hz;
+        let shortest = (goal.cycles() - done) / all[all.len() - 1].hz;
         prop_assert!(time <= left.max(shortest) * (1.0 + 1e-9), "{time}, {left} left");
     }
+}
+
+#[test]
+fn goals_that_make_no_sense_are_refused() {
+    for bad in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        assert_eq!(Goal::new(bad, 1e6), None, "{bad}");
+    }
+    for bad in [-1.0, f64::NAN, f64::INFINITY] {
+        assert_eq!(Goal::new(0.05, bad), None, "{bad}");
+    }
+    assert!(Goal::new(0.05, 0.0).is_some());
 }
 
 #[test]
@@ -130,7 +141,7 @@ fn impossible_and_easy_goals() {
         Levels::new(vec![level(300.0, 2.0), level(500.0, 3.6), level(700.0, 6.0)], 0.0).unwrap();
     let curve = WorkCurve::of_samples([(7e6, 1.0), (35e6, 1.0)]).unwrap();
     let levels_of = |deadline| -> Vec<_> {
-        let goal = Goal { deadline, cycles: 35e6 };
+        let goal = Goal::new(deadline, 35e6).expect("sensible");
         let schedules = [
             lambda_rule(&levels, &curve, goal),
             flat(&levels, goal),
@@ -172,10 +183,10 @@ impl Excess {
 /// piece of work runs at the level for which its energy plus λ times its time is the least. The
 /// best λ gives the optimum, because the problem is a linear one.
 fn dual_bound(levels: &Levels, curve: &WorkCurve, goal: Goal) -> f64 {
-    let ends = curve.amounts().iter().copied().filter(|amount| *amount < goal.cycles);
+    let ends = curve.amounts().iter().copied().filter(|amount| *amount < goal.cycles());
     let mut begin = 0.0;
     let pieces: Vec<_> = ends
-        .chain([goal.cycles])
+        .chain([goal.cycles()])
         .map(|end| {
             let piece = (end - begin, curve.survival(begin));
             begin = end;
@@ -187,7 +198,7 @@ fn dual_bound(levels: &Levels, curve: &WorkCurve, goal: Goal) -> f64 {
             let cost = |level: &Level| (survival * level.watts + lambda) / level.hz;
             length * levels.worthwhile().iter().map(cost).fold(f64::INFINITY, f64::min)
         };
-        pieces.iter().map(least).sum::<f64>() - lambda * goal.deadline
+        pieces.iter().map(least).sum::<f64>() - lambda * goal.deadline()
     };
     // The bound is concave in λ. λ is at most the additional energy of a faster level, divided by
     // the time that it saves, which is less than 10 kW for these levels.
@@ -212,7 +223,7 @@ fn lambda_rule_reaches_the_dual_bound() {
         let beyond: f64 = curve
             .amounts()
             .windows(2)
-            .map(|two| (two[1] - two[0].max(goal.cycles)).max(0.0) * curve.survival(two[0]))
+            .map(|two| (two[1] - two[0].max(goal.cycles())).max(0.0) * curve.survival(two[0]))
             .sum();
         let bound = dual_bound(&levels, &curve, goal) + beyond * fastest.watts / fastest.hz;
         assert!((energy / bound - 1.0).abs() < 1e-6, "{energy} J, and at least {bound}");
@@ -233,7 +244,7 @@ fn executed_lambda_rule_is_near_the_optimum() {
         let curve = random.curve();
         let cycles = curve.quantile(0.95);
         let fastest = levels.worthwhile()[levels.worthwhile().len() - 1].hz;
-        let goal = Goal { deadline: 0.05, cycles: cycles.min(0.95 * 0.05 * fastest) };
+        let goal = Goal::new(0.05, cycles.min(0.95 * 0.05 * fastest)).expect("sensible");
         let least = least_energy(&levels, &curve, goal).expect("possible");
         let optimum = lambda_rule(&levels, &curve, goal);
         let executed = optimum.rounded(&levels, 1e-4).expected_energy(&levels, &curve);

@@ -26,7 +26,7 @@ fn programs_in_c_and_python_begin_tasks() {
     let built = folder();
     let program = library::example("tasks", built.path());
     let watched = watch_command(Some(NO_RULE), vec![program.into(), "30".into()]);
-    assert_eq!(watched.only_type(), ("tasks: frame", 30));
+    assert_eq!(watched.types(), [("tasks: frame", 30), ("tasks: sound", 30)]);
     // Every tenth frame may take longer.
     let changed = watched.deadlines_ms.iter().filter(|deadline| **deadline == Some(32.0));
     assert_eq!(changed.count(), 3);
@@ -37,12 +37,15 @@ fn programs_in_c_and_python_begin_tasks() {
          task.end(); task.end()\n\
          with kind.begin() as other: other.set_deadline(0.001)\n";
     let command = python(script);
-    let watched = watch_command(Some(NO_RULE), command);
+    let watched = watch_command(Some(NO_RULE), command.clone());
     let types = watched.types();
     assert!(types.len() == 1 && types[0].0.ends_with(": reply"), "{types:?}");
     assert_eq!(types[0].1, 11);
     let changed: Vec<_> = watched.deadlines_ms.iter().flatten().collect();
     assert_eq!(changed, [&1.0]);
+    // Each operation is one call, as is the name of the type.
+    let report = Job::run("", command).finish().success().report();
+    assert_eq!(report.call("getppid").count, 16);
 }
 
 #[test]

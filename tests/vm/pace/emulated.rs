@@ -123,10 +123,11 @@ fn paced_workload(arguments: &str, keys: &str, folder: &Path) -> Job {
     job
 }
 
-/// A daemon that paces the tasks of all programs, with its files in this folder.
-pub fn pacing_daemon(folder: &Path) -> Job {
-    let rules = write_rules("", folder);
-    pace_command(&format!("daemon --pace {}", rules.display()), folder)
+/// A daemon that paces the tasks of all programs, with its files in this folder. `keys` are the
+/// first lines of its rules.
+pub fn pacing_daemon(keys: &str, folder: &Path) -> Job {
+    let rules = write_rules(keys, folder);
+    pace_command(&format!("daemon --metrics 127.0.0.1:0 --pace {}", rules.display()), folder)
 }
 
 /// A command that sends a request to the daemon with its files in this folder.

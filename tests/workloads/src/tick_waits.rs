@@ -1,5 +1,6 @@
 //! Tasks that the sleeps of a timer begin, each with a wait in its middle.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt as _;
@@ -79,19 +80,35 @@ pub fn with_help(mut arguments: Arguments) -> Outcome {
     })
 }
 
-/// Waits for the blocks of a file that is not in the page cache.
+/// How often the calling thread has gone to sleep.
+fn sleeps() -> i64 {
+    // SAFETY: room for the result, whose members are numbers.
+    unsafe {
+        let mut usage = std::mem::zeroed::<libc::rusage>();
+        libc::getrusage(libc::RUSAGE_THREAD, &mut usage);
+        usage.ru_nvcsw
+    }
+}
+
+/// Waits for the blocks of a file that is not in the page cache. Prints the processor time, and how
+/// often it waited.
 pub fn with_reads(mut arguments: Arguments) -> Outcome {
     let (ticks, ms) = numbers(&mut arguments)?;
     let path = arguments.path("FILE")?;
     arguments.end()?;
     let file = File::open(&path).map_err(|error| os_failure("open the file", error))?;
     // SAFETY: takes numbers only.
-    let dropped = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
-    check(dropped, "drop its pages")?;
+    let advise = |advice| unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, advice) };
+    check(advise(libc::POSIX_FADV_DONTNEED), "drop its pages")?;
+    // Otherwise, the kernel reads ahead while the program works.
+    check(advise(libc::POSIX_FADV_RANDOM), "read no further")?;
+    let waits = Cell::new(0);
     let ns = tick(ticks, ms, |number| {
         let mut block = vec![0; BLOCK];
+        let before = sleeps();
         let read = file.read_exact_at(&mut block, number * BLOCK as u64);
+        waits.set(waits.get() + sleeps() - before);
         read.map_err(|error| os_failure("read the file", error))
     })?;
-    print_line(&ns.to_string())
+    print_line(&format!("{ns} {}", waits.get()))
 }

@@ -62,6 +62,9 @@ fn plain_calls() {
     check("calls 1001 --threads 4", &[("getppid", 1001), ("clone3", 4)]);
     // Its stdin is empty here.
     check("calls-on-input 5", &[("getppid", 0), ("read", 1)]);
+    // The name of the type, and one call for each operation of its tasks.
+    check("chained-tasks 100", &[("getppid", 102)]);
+    check("own-tasks 50 0", &[("getppid", 101)]);
     check("threads 8 100", &[("getppid", 800), ("clone3", 8)]);
     check("threads 200 3", &[("getppid", 600), ("futex", 0)]);
     check("short-threads 120", &[("getppid", 360), ("clone3", 120)]);

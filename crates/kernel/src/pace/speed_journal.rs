@@ -220,6 +220,39 @@ mod tests {
     }
 
     #[test]
+    fn preference_and_clamps_of_a_killed_process_are_restored() {
+        let sysfs = FakeSysfs::new(&[0]);
+        let file = "energy_performance_preference";
+        sysfs.write(0, "energy_performance_available_preferences", "performance power");
+        sysfs.write(0, file, "performance");
+        let clamps = ["min", "max"]
+            .map(|end| sysfs.root().join(format!("proc/sys/kernel/sched_util_clamp_{end}")));
+        fs::create_dir_all(clamps[0].parent().unwrap()).unwrap();
+        clamps.iter().for_each(|path| fs::write(path, "1024").unwrap());
+        let state = || {
+            let first_line = |path: &PathBuf| {
+                let text = fs::read_to_string(path).unwrap();
+                text.lines().next().unwrap_or_default().to_owned()
+            };
+            (sysfs.read(0, file), clamps.each_ref().map(first_line))
+        };
+        let before = state();
+        let path = sysfs.root().join("journal");
+        for actuator in [Actuator::Preference, Actuator::Clamp] {
+            let domain = cpufreq::domains(sysfs.root()).unwrap().remove(0);
+            let mut control = SpeedControl::open(sysfs.root(), &domain, actuator).unwrap();
+            let original = control.original().clone();
+            let mut journal = SpeedJournal::open_within(&path, Duration::ZERO).unwrap();
+            journal.write(&[JournalEntry { original, is_released: false }]).unwrap();
+            control.set(sysfs.root(), Setting::At(800_000)).unwrap();
+            assert_ne!(state(), before, "{actuator:?}");
+            drop(journal);
+            assert_eq!(restore_abandoned(sysfs.root(), &path).unwrap(), [0]);
+            assert_eq!(state(), before, "{actuator:?}");
+        }
+    }
+
+    #[test]
     fn bounds_that_are_changed_while_a_domain_is_released_are_kept() {
         let sysfs = FakeSysfs::new(&[0, 2]);
         let path = sysfs.root().join("journal");

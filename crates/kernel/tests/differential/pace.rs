@@ -46,7 +46,7 @@ fn planned() -> impl Strategy<Value = Planned> {
         let cycles = curve.quantile(share);
         let all = levels.worthwhile();
         let (shortest, longest) = (cycles / all[all.len() - 1].hz, cycles / all[0].hz);
-        let goal = Goal { deadline: shortest + part * (longest - shortest), cycles };
+        let goal = Goal::new(shortest + part * (longest - shortest), cycles).expect("sensible");
         let schedule = lambda_rule(&levels, &curve, goal);
         Planned { levels, goal, schedule }
     })
@@ -64,10 +64,10 @@ impl Planned {
     /// does not wait any more. The second value is how often its speed was computed.
     fn end(&self, at: (Duration, u64), deadline: Option<Duration>) -> (Duration, u32) {
         let kernel_side = kernel_side();
-        let planned = Duration::from_secs_f64(self.goal.deadline);
+        let planned = Duration::from_secs_f64(self.goal.deadline());
         kernel_side.start(&self.levels, &self.schedule, planned, MARGIN);
         let (mut time, mut done) = at;
-        let all = self.goal.cycles as u64;
+        let all = self.goal.cycles() as u64;
         let mut computed = 0;
         while done < all {
             let (khz, next) = kernel_side.at(time, done, deadline);
@@ -91,11 +91,11 @@ impl Planned {
     /// fastest one. It is at least 1, and infinite if there is none.
     fn factor(&self, done: u64, left: f64) -> f64 {
         let steps = self.schedule.steps();
-        let ends = steps.iter().skip(1).map(|step| step.from).chain([self.goal.cycles]);
+        let ends = steps.iter().skip(1).map(|step| step.from).chain([self.goal.cycles()]);
         let rest = |factor: f64| -> f64 {
             let of_step = steps.iter().zip(ends.clone()).map(|(step, end)| {
                 let hz = self.levels.worthwhile()[step.level].hz * factor;
-                (end.min(self.goal.cycles) - step.from.max(done as f64)).max(0.0)
+                (end.min(self.goal.cycles()) - step.from.max(done as f64)).max(0.0)
                     / hz.min(self.hz(0))
             });
             of_step.sum()
@@ -116,7 +116,7 @@ impl Planned {
 
     /// The shortest time for the rest of the pre-deadline cycles.
     fn shortest(&self, done: u64) -> Duration {
-        Duration::from_secs_f64((self.goal.cycles - done as f64) / self.hz(0))
+        Duration::from_secs_f64((self.goal.cycles() - done as f64) / self.hz(0))
     }
 }
 
@@ -135,10 +135,10 @@ proptest! {
 
     #[test]
     fn task_on_time_has_the_speeds_of_its_schedule(planned in planned(), part in 0.0..1.0) {
-        let done = (part * planned.goal.cycles) as u64;
+        let done = (part * planned.goal.cycles()) as u64;
         let (khz, next) = {
             let kernel_side = kernel_side();
-            let end = Duration::from_secs_f64(planned.goal.deadline);
+            let end = Duration::from_secs_f64(planned.goal.deadline());
             kernel_side.start(&planned.levels, &planned.schedule, end, MARGIN);
             kernel_side.at(planned.planned_time(done), done, None)
         };
@@ -148,7 +148,7 @@ proptest! {
         prop_assert_eq!(planned.hz(khz), hz);
         prop_assert_eq!(next, steps.get(now + 1).map_or(0, |step| step.from as u64));
         let (end, computed) = planned.end((Duration::ZERO, 0), None);
-        let expected = Duration::from_secs_f64(planned.goal.deadline);
+        let expected = Duration::from_secs_f64(planned.goal.deadline());
         prop_assert!(end.abs_diff(expected) <= computed * ROUNDING, "{:?}", end);
     }
 
@@ -159,12 +159,12 @@ proptest! {
     fn rest_after_a_wait_ends_by_the_deadline(
         planned in planned(), part in 0.0..1.0, wait in 0.0..1.2,
     ) {
-        let done = (part * planned.goal.cycles) as u64;
-        let end_of_plan = Duration::from_secs_f64(planned.goal.deadline);
+        let done = (part * planned.goal.cycles()) as u64;
+        let end_of_plan = Duration::from_secs_f64(planned.goal.deadline());
         let deadline = end_of_plan + MARGIN;
         let on_time = planned.planned_time(done);
         let time = on_time + (deadline.saturating_sub(on_time)).mul_f64(wait);
-        let rest = planned.goal.deadline - on_time.as_secs_f64();
+        let rest = planned.goal.deadline() - on_time.as_secs_f64();
         let left = deadline.saturating_sub(time).as_secs_f64();
         let (end, computed) = planned.end((time, done), None);
         let latest = deadline.max(earliest(&planned, (time, done)));
@@ -198,9 +198,9 @@ proptest! {
         planned in planned(), part in 1.0..9.0_f64, time in 0.0..9.0,
     ) {
         let kernel_side = kernel_side();
-        let end = Duration::from_secs_f64(planned.goal.deadline);
+        let end = Duration::from_secs_f64(planned.goal.deadline());
         kernel_side.start(&planned.levels, &planned.schedule, end, MARGIN);
-        let done = (part * planned.goal.cycles).ceil() as u64;
+        let done = (part * planned.goal.cycles()).ceil() as u64;
         let (khz, next) = kernel_side.at(end.mul_f64(time), done, None);
         prop_assert_eq!((planned.hz(khz), next), (planned.hz(0), 0));
     }
@@ -209,9 +209,9 @@ proptest! {
     fn changed_deadline_is_met(
         planned in planned(), part in 0.0..1.0, wait in 0.0..1.0, factor in 0.1..10.0,
     ) {
-        let done = (part * planned.goal.cycles) as u64;
+        let done = (part * planned.goal.cycles()) as u64;
         let on_time = planned.planned_time(done);
-        let end_of_plan = Duration::from_secs_f64(planned.goal.deadline);
+        let end_of_plan = Duration::from_secs_f64(planned.goal.deadline());
         let deadline = MARGIN + end_of_plan.mul_f64(factor);
         let time = on_time + (deadline.saturating_sub(on_time)).mul_f64(wait);
         let (end, computed) = planned.end((time, done), Some(deadline));

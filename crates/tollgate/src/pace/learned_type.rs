@@ -206,6 +206,12 @@ mod tests {
         assert!(schedule.steps.len() <= wire::PACE_STEPS as usize);
         assert_eq!(schedule.steps[0].cycles, 0);
         assert!(schedule.steps.is_sorted_by_key(|step| (step.cycles, step.khz)));
+        // The steps that are left reach the work no later than planned.
+        for two in schedule.steps.windows(2) {
+            let ns = (two[1].cycles - two[0].cycles) as f64 * 1e6 / two[0].khz as f64;
+            let planned = (two[1].after - two[0].after).as_nanos() as f64;
+            assert!(ns <= planned + 100.0, "{ns} ns, but planned are {planned}");
+        }
     }
 
     #[test]

@@ -17,6 +17,7 @@ use super::super::emulated::{
 };
 use super::super::host_monitor::HostMonitor;
 use crate::harness::job::{folder, kill, stop};
+use crate::harness::metrics::Metrics;
 use crate::harness::pty::Terminal;
 use crate::harness::scheduling::pin;
 use crate::harness::{Job, NOBODY, Running, eventually, workload};
@@ -62,17 +63,39 @@ fn timer_is_pending() -> bool {
     fs::read_to_string("/proc/timer_list").expect("root may read it").contains("bpf_timer_cb")
 }
 
+fn started_daemon(keys: &str, folder: &Path) -> Running {
+    let daemon = pacing_daemon(keys, folder).start();
+    eventually("the daemon", || {
+        assert!(!daemon.is_over(), "{}", daemon.read("err"));
+        daemon.read("err").contains("pacing tasks")
+    });
+    daemon
+}
+
+#[test]
+fn daemon_paces_the_tasks_of_named_users() {
+    load_drivers();
+    let before = state();
+    let folder = folder();
+    let daemon = started_daemon(&format!("users = [\"{NOBODY}\"]\n"), folder.path());
+    let mut program = Job::of(workload("own-tasks 10000 20"));
+    program.command.uid(NOBODY);
+    let program = program.start();
+    eventually("a slower speed", || !slowed_domains("setspeed", &before).is_empty());
+    kill(program.pid() as i32, libc::SIGKILL);
+    program.finish();
+    daemon.signal(libc::SIGTERM);
+    daemon.finish().success();
+    assert_eq!(state(), before);
+}
+
 #[test]
 fn daemon_reports_tasks_and_resets_types() {
     const TASKS: u64 = 30;
     load_drivers();
     let before = state();
     let folder = folder();
-    let daemon = pacing_daemon(folder.path()).start();
-    eventually("the daemon", || {
-        assert!(!daemon.is_over(), "{}", daemon.read("err"));
-        daemon.read("err").contains("pacing tasks")
-    });
+    let daemon = started_daemon("", folder.path());
     let mut terminal = Terminal::new();
     let mut top = pace_command("pace top", folder.path()).on(&terminal);
     top.command.env("TERM", "xterm");
@@ -108,6 +131,9 @@ fn daemon_reports_tasks_and_resets_types() {
         own.map(|one| one["tasks"].as_u64().expect("a number"))
     };
     eventually("the tasks", || tasks() == Some(TASKS));
+    let series = "tollgate_pace_tasks_total{type=\"workloads: frame\"}";
+    let counted = || Metrics::of(&daemon).value(|one| one == series);
+    eventually("the metrics", || counted() == Some(TASKS as f64));
     // A program is killed in its task.
     let killed = Job::of(workload(&slowed_tasks(10_000))).start();
     eventually("a slower speed", || !slowed_domains("setspeed", &before).is_empty());
@@ -145,17 +171,24 @@ fn stop_while_paced(running: &Running) {
 #[test]
 fn host_sees_the_speeds_that_are_asked_for() {
     load_drivers();
+    let before = state();
     let mut host = HostMonitor::open();
     let running = paced(10_000).start();
-    let mut speeds = BTreeSet::new();
-    eventually("two speeds", || {
-        stop_while_paced(&running);
-        let asked: u64 = policy("scaling_setspeed").parse().expect("a speed");
-        assert_eq!(host.khz(0), asked);
-        running.signal(libc::SIGCONT);
-        speeds.insert(asked);
-        speeds.len() == 2
-    });
+    let program = running.child_running("workloads");
+    for cpu in [0, 1] {
+        pin(program, cpu);
+        let mut speeds = BTreeSet::new();
+        eventually("two speeds of its domain", || {
+            let domain = stop_while_slowed(&running, "setspeed", &before);
+            let asked: u64 = setting(domain, "scaling_setspeed").parse().expect("a speed");
+            assert_eq!(host.khz(domain), asked);
+            running.signal(libc::SIGCONT);
+            if domain == domain_of(cpu) {
+                speeds.insert(asked);
+            }
+            speeds.len() == 2
+        });
+    }
     running.signal(libc::SIGTERM);
     running.finish();
 }
@@ -236,11 +269,27 @@ fn next_command_restores_speeds_after_a_kill_of_both() {
     Job::from_command_line("pace restore").finish().success();
 }
 
+/// The scheduling policy of a process's thread with this name (proc_pid_stat(5), field 41).
+fn scheduling_policy(pid: u32, name: &str) -> i32 {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("it runs");
+    let stats = threads.map(|thread| {
+        fs::read_to_string(thread.expect("an entry").path().join("stat")).expect("it runs")
+    });
+    let stats: Vec<_> = stats.collect();
+    let (_, fields) = stats
+        .iter()
+        .filter_map(|stat| stat.rsplit_once(") "))
+        .find(|(begin, _)| begin.ends_with(&format!("({name}")))
+        .expect("a thread of this name");
+    fields.split_whitespace().nth(41 - 3).and_then(|one| one.parse().ok()).expect("a policy")
+}
+
 #[test]
-fn second_pacer_is_refused() {
+fn one_realtime_thread_sets_the_speeds() {
     load_drivers();
     let running = paced(10_000).start();
     wait_until_paced(&running);
+    assert_eq!(scheduling_policy(running.pid(), "pace-speeds"), libc::SCHED_FIFO);
     paced(1).finish().exits_with(125).says("already sets the speeds");
     running.signal(libc::SIGTERM);
     running.finish();
