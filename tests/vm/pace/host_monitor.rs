@@ -52,6 +52,17 @@ impl HostMonitor {
         self.execute(&format!("sendkey {key}"));
     }
 
+    /// Moves the machine's mouse.
+    pub fn move_mouse(&mut self) {
+        self.execute("mouse_move 5 5");
+    }
+
+    /// Presses the first button of the machine's mouse and releases it.
+    pub fn click(&mut self) {
+        self.execute("mouse_button 1");
+        self.execute("mouse_button 0");
+    }
+
     /// Executes a command. Returns what the monitor says, with escape sequences, up to its prompt.
     fn execute(&mut self, command: &str) -> String {
         writeln!(self.serial, "{command}").expect("a command for the monitor");

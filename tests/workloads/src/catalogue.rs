@@ -267,7 +267,7 @@ pub const WORKLOADS: &[Workload] = &[
         the nanoseconds of both threads."),
     workload("ticks-with-reads", "N MS FILE", tick_waits::with_reads,
         "The same as ticks-with-replies, but it reads 256 KiB of FILE, which is not in the page \
-        cache, in place of the wait."),
+        cache, in place of the wait; prints also how often it waited."),
     workload("timeouts", "N MS", tasks::timeouts,
         "Waits N times for 3 ms in poll; after each wait, works MS ms, calls a poll that does not \
         wait, and works MS ms again."),
