@@ -73,7 +73,7 @@ fn tolls_are_as_known(document: &Value) -> bool {
 #[test]
 fn a_document_has_rows_controls_and_every_sample() {
     let ran = until(
-        |ran| controls_hold(&document(ran)) && tolls_are_as_known(&document(ran)),
+        |ran| controls_hold(&ran.document("report")) && tolls_are_as_known(&ran.document("report")),
         || lab("--bench getppid,cpu-loop --arm lens --arm lens-bystander --budget 12s").finish(),
     );
     // Either "dearer", or too few quads on a busy machine to decide.
@@ -386,13 +386,13 @@ fn short_batches(document: &Value) -> Vec<String> {
 fn timer_overhead_is_below_a_thousandth() {
     // A disturbance while a batch is sized may be over when the batch is timed.
     let run = || lab("--arm off --budget 1s").finish();
-    until(|ran| short_batches(&document(ran)).is_empty(), run);
+    until(|ran| short_batches(&ran.document("report")).is_empty(), run);
 }
 
 #[test]
 fn compare_two_runs() {
     let run = || lab("--bench getppid --arm lens --budget 4s").finish();
-    let runs = [(); 2].map(|()| until(|ran| controls_hold(&document(ran)), run));
+    let runs = [(); 2].map(|()| until(|ran| controls_hold(&ran.document("report")), run));
     let mut job = Job::from_command_line("cost compare --json --limit 60%");
     job.command.args(runs.iter().map(|ran| ran.path("report")));
     let ran = job.finish();

@@ -350,7 +350,7 @@ calls = 7
                 "port must be an integer from 1 to 65535, not 0",
                 "deadline-ms must be a number from 0.001 to 3600000, not 0",
                 "target must be a number from 0.01 to 1, not 95",
-                "includes-waits must be true or false, not \"yes\"",
+                "includes-waits must be true or false, not a string",
                 "unknown key \"deadline\"",
                 "the type has no name",
                 "unknown key \"calls\"",

@@ -15,7 +15,7 @@ use crate::harness::job::{folder, is_in_call, is_in_read, is_running, kill, stop
 use crate::harness::plugins::number;
 use crate::harness::report::{GAPS, none_lost};
 use crate::harness::services::{ActiveServices, programs};
-use crate::harness::{BusyRun, Finished, Job, Report, Running, eventually, tollgate, workload};
+use crate::harness::{BusyRun, Job, Report, Running, eventually, tollgate, workload};
 
 #[test]
 fn tollgate_run_inside_tollgate_run() {

@@ -6,7 +6,7 @@ use std::process::{ChildStdin, Stdio};
 
 use serde_json::Value;
 
-use crate::harness::job::{Finished, is_in_read, sleeps_of, stop, watches};
+use crate::harness::job::{is_in_read, sleeps_of, stop, watches};
 use crate::harness::{Job, Running, eventually, report, workload};
 
 /// A process for which a task begins with each byte that it reads.

@@ -3,10 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
-
 use crate::harness::job::{folder, stop};
-use crate::harness::{Finished, Job, Running, eventually, workload};
+use crate::harness::{Job, Running, eventually, workload};
 
 /// The target of the tasks.
 pub const TARGET: f64 = 0.9;

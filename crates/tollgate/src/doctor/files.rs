@@ -83,13 +83,6 @@ pub fn pressure() -> Finding {
     }
 }
 
-pub fn exists(path: &str) -> Finding {
-    match fs::metadata(path) {
-        Ok(_) => Finding::yes(""),
-        Err(_) => Finding::no(format!("no {path}")),
-    }
-}
-
 /// The content of this file in the folder of the first frequency policy.
 fn of_first_policy(file: &str) -> Option<String> {
     let mut policies: Vec<_> =

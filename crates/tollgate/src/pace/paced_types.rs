@@ -355,7 +355,7 @@ mod tests {
     /// Adds tasks that begin at each millisecond, and lets an estimator be chosen. Returns the
     /// schedule after the next task.
     fn chosen_schedule(types: &mut PacedTypes, tasks: u64) -> GateSchedule {
-        let mut add = |types: &mut PacedTypes, n: u64| {
+        let add = |types: &mut PacedTypes, n: u64| {
             let mut record = wire::pace_record::new_zeroed();
             (record.type_id, record.end_ns, record.cycles) = (1, n, spread(n));
             types.add(&record, &levels(), n as f64 / 1e3, MARGIN)
