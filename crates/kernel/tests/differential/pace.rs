@@ -171,8 +171,10 @@ proptest! {
         let rounding = computed * ROUNDING + latest.mul_f64(ROUNDED_PART);
         prop_assert!(end <= latest + rounding, "{:?} of {:?}", end, latest);
 
-        let reference =
-            planned.schedule.after_wait(&planned.levels, planned.goal, done as f64, left);
+        // Both times are rounded down to microseconds.
+        let rounding = 2.0 * ROUNDING.as_secs_f64();
+        let (goal, time_left) = (planned.goal, left + rounding);
+        let reference = planned.schedule.after_wait(&planned.levels, goal, done as f64, time_left);
         let level = reference.steps()[step_at(&reference, done)].level;
         let kernel_side = kernel_side();
         kernel_side.start(&planned.levels, &planned.schedule, end_of_plan, MARGIN);
@@ -183,8 +185,7 @@ proptest! {
         let level = planned.schedule.steps()[step_at(&planned.schedule, done)].level;
         let all = planned.levels.worthwhile();
         let wanted = all[level].hz * planned.factor(done, left);
-        // Both times are rounded down to microseconds.
-        let rounding = 2e-6 / left.min(rest);
+        let rounding = rounding / left.min(rest);
         let found = all.iter().position(|level| level.hz == planned.hz(khz)).expect("a level");
         if rounding < 0.1 {
             prop_assert!(all[found].hz >= wanted * (1.0 - rounding) || found == all.len() - 1);
