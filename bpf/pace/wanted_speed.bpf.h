@@ -64,48 +64,45 @@ static __always_inline u64 pace_round_up(u64 khz)
 	return search.level.khz >= khz ? search.level.khz : 0;
 }
 
-/* The rest of a schedule. */
+/* The rest of a schedule that is late. */
 struct pace_rest {
+	u32 schedule;
+	u32 half;
+	/* The number of steps, and the index of the one that is the task's now. */
+	u32 steps;
+	u32 step;
 	/* When it begins and ends in the schedule, in ns. */
-	u64 begin, end;
+	u64 begin;
+	u64 end;
 	/* The planned time and the time that is left, in us. Their quotient is the factor. */
-	u64 planned, left;
+	u64 planned;
+	u64 left;
 };
 
 /*
- * The speed of a step, times the factor for the rest of a schedule that is late. Steps that would
- * exceed the fastest speed are left out, with the time that they take at the fastest speed.
+ * Takes the last step out of the rest, with its time at the fastest speed, if the factor would make
+ * it faster than that. The others then have a greater factor. `left` becomes 0 if no factor is
+ * great enough.
  */
-static __always_inline u64 pace_raise(struct pace_schedule *schedule, u32 half,
-				      struct pace_step *step, struct pace_rest *rest)
+static long pace_leave_out_step(u32 i, struct pace_rest *rest)
 {
+	u32 index = rest->steps - 1 - i;
+	struct pace_schedule *schedule = &pace_schedules[rest->schedule & (PACE_SCHEDULES - 1)];
+	struct pace_step *at =
+		&schedule->step[(rest->half * PACE_STEPS + index) & (2 * PACE_STEPS - 1)];
 	u64 fastest = pace_control.fastest_khz, begin, us;
-	u32 i;
 
-	for (i = PACE_STEPS; i-- > 0;) {
-		struct pace_step *at = &schedule->step[half * PACE_STEPS + i];
-
-		if (i >= schedule->steps[half])
-			continue;
-		/* Less than 1 us is left of the work. */
-		if (!rest->planned)
-			break;
-		/* 10 GHz times an hour in us is 3.6 * 10^16, which fits into 64 bits. */
-		if (at->khz * rest->planned <= fastest * rest->left)
-			return step->khz * rest->planned / rest->left;
-		if (at == step)
-			break;
-		begin = at->ns > rest->begin ? at->ns : rest->begin;
-		us = begin < rest->end ? (rest->end - begin) / NS_PER_US : 0;
-		rest->end -= us * NS_PER_US;
-		rest->planned -= us;
-		/* Rounded up. */
-		us = us * at->khz / fastest + 1;
-		if (us >= rest->left)
-			break;
-		rest->left -= us;
-	}
-	return fastest;
+	/* 10 GHz times an hour in us is 3.6 * 10^16, which fits into 64 bits. */
+	if (rest->planned && at->khz * rest->planned <= fastest * rest->left)
+		return 1;
+	begin = at->ns > rest->begin ? at->ns : rest->begin;
+	us = begin < rest->end ? (rest->end - begin) / NS_PER_US : 0;
+	rest->end -= us * NS_PER_US;
+	rest->planned -= us;
+	/* Rounded up. */
+	us = us * at->khz / fastest + 1;
+	rest->left = index > rest->step && us < rest->left ? rest->left - us : 0;
+	return !rest->left;
 }
 
 /*
@@ -120,7 +117,12 @@ static __always_inline void pace_find_need(struct pace_task *task, u64 now, stru
 	u64 done = task->cycles, deadline = schedule->deadline_ns[half], margin;
 	u64 passed;
 	struct pace_step *step = NULL;
-	struct pace_rest rest = { .end = schedule->planned_ns[half] };
+	struct pace_rest rest = {
+		.schedule = task->schedule,
+		.half = half,
+		.steps = count,
+		.end = schedule->planned_ns[half],
+	};
 
 	need->khz = 0;
 	need->next = 0;
@@ -134,6 +136,7 @@ static __always_inline void pace_find_need(struct pace_task *task, u64 now, stru
 			break;
 		}
 		step = at;
+		rest.step = i;
 	}
 	if (!task->schedule || !step || !step->khz)
 		return;
@@ -155,10 +158,12 @@ static __always_inline void pace_find_need(struct pace_task *task, u64 now, stru
 		return;
 	}
 	rest.left = (deadline - passed) / NS_PER_US;
-	if (rest.planned > rest.left)
-		need->khz = pace_round_up(pace_raise(schedule, half, step, &rest));
-	else if (task->deadline_ns > schedule->deadline_ns[half])
+	if (rest.planned > rest.left) {
+		bpf_loop(count, pace_leave_out_step, &rest, 0);
+		need->khz = rest.left ? pace_round_up(step->khz * rest.planned / rest.left) : 0;
+	} else if (task->deadline_ns > schedule->deadline_ns[half]) {
 		need->khz = pace_round_up(step->khz * rest.planned / rest.left);
+	}
 }
 
 /* A domain should have another speed. */

@@ -164,15 +164,14 @@ fn stored_samples_make_the_first_schedule() {
     stay_on_one_processor();
     load_drivers();
     let store = folder();
-    let fast_part = |tasks| {
+    let at_speeds = |tasks| {
         let ran = paced_with_store("setspeed", tasks, store.path()).finish().success();
-        let (_, at_speed) = printed(&ran);
-        at_speed[0] as f64 / at_speed.iter().sum::<u64>() as f64
+        printed(&ran).1
     };
-    assert!(fast_part(FEW) > 0.95);
-    fast_part(20);
-    let part = fast_part(FEW);
-    assert!(part < 0.5, "{part}");
+    let [first, _, last] = [FEW, 20, FEW].map(at_speeds);
+    let fast_part = |at_speed: &[u64]| at_speed[0] as f64 / at_speed.iter().sum::<u64>() as f64;
+    // The first task may begin before the speed can be set.
+    assert!(fast_part(&first) > 0.7 && fast_part(&last) < 0.3, "{first:?}, then {last:?}");
 }
 
 /// `scripts/vm -i` runs it only with -a.
