@@ -3,4 +3,3 @@
 mod alone;
 mod emulated;
 mod host_monitor;
-mod input;

@@ -1,2 +1,3 @@
 mod counted;
+mod input;
 mod speeds;

@@ -1,9 +1,10 @@
-//! Tasks that begin when a program reads an event of an input device.
+//! Tasks that begin when a program reads an event of an input device. These tests are alone,
+//! because the monitor answers to one test at a time.
 
 use std::fs;
 use std::path::PathBuf;
 
-use super::host_monitor::HostMonitor;
+use super::super::host_monitor::HostMonitor;
 use crate::harness::job::folder;
 use crate::harness::{Job, eventually, workload};
 
