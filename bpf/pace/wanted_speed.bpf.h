@@ -27,6 +27,8 @@ struct pace_need {
 	u64 khz;
 	/* The cycles at which its next step begins; 0: there is none. */
 	u64 next;
+	/* 1: it was late before, or is late now. */
+	u64 is_late;
 };
 
 /* A search for the slowest level that is at least as fast as a speed. */
@@ -106,16 +108,16 @@ static long pace_leave_out_step(u32 i, struct pace_rest *rest)
 }
 
 /*
- * The speed of a task, and its next step. If the task is late, because its threads have waited, all
- * remaining speeds are multiplied by the factor with which the rest ends by the deadline. The same
- * factor is below 1 if the program has moved the deadline to a later time.
+ * The speed of a task, and its next step. If its threads have waited for so long that it would miss
+ * the deadline, it is late. From then on, all remaining speeds are multiplied by the factor with
+ * which the rest ends before the deadline by the margin of the schedule, unless it ends earlier
+ * anyway. The same factor is below 1 if the program has moved the deadline to a later time.
  */
 static __always_inline void pace_find_need(struct pace_task *task, u64 now, struct pace_need *need)
 {
 	struct pace_schedule *schedule = &pace_schedules[task->schedule & (PACE_SCHEDULES - 1)];
 	u32 half = READ_ONCE(schedule->half) & 1, count = schedule->steps[half], i;
-	u64 done = task->cycles, deadline = schedule->deadline_ns[half], margin;
-	u64 passed;
+	u64 done = task->cycles, deadline = schedule->deadline_ns[half], margin, passed;
 	struct pace_step *step = NULL;
 	struct pace_rest rest = {
 		.schedule = task->schedule,
@@ -147,17 +149,19 @@ static __always_inline void pace_find_need(struct pace_task *task, u64 now, stru
 		return;
 	rest.begin = passed;
 	rest.planned = (rest.end - passed) / NS_PER_US;
-	if (task->deadline_ns) {
-		margin = deadline - rest.end;
-		deadline = task->deadline_ns > margin ? task->deadline_ns - margin : 0;
-	}
+	margin = deadline - rest.end;
 	passed = now - task->begin_ns;
-	if (passed + NS_PER_US >= deadline) {
+	if (task->deadline_ns)
+		deadline = task->deadline_ns;
+	else if (!need->is_late && passed + rest.end - rest.begin <= deadline)
+		return;
+	need->is_late = 1;
+	if (passed + margin + NS_PER_US >= deadline) {
 		need->khz = 0;
 		need->next = 0;
 		return;
 	}
-	rest.left = (deadline - passed) / NS_PER_US;
+	rest.left = (deadline - margin - passed) / NS_PER_US;
 	if (rest.planned > rest.left) {
 		bpf_loop(count, pace_leave_out_step, &rest, 0);
 		need->khz = rest.left ? pace_round_up(step->khz * rest.planned / rest.left) : 0;
@@ -190,7 +194,7 @@ static __always_inline void pace_want(u32 domain, u64 wanted, u64 now)
 __noinline int pace_evaluate(u32 domain, u64 now)
 {
 	struct pace_domain *of = pace_domain_at(domain);
-	struct pace_need need = {};
+	struct pace_need need = { .is_late = of->is_late };
 	struct pace_task *task;
 	u64 mode;
 
@@ -208,6 +212,7 @@ __noinline int pace_evaluate(u32 domain, u64 now)
 	task = pace_task_at(of->task);
 	if (!of->is_crowded && task->life == pace_life(of->number, PACE_LIVE))
 		pace_find_need(task, now, &need);
+	of->is_late = need.is_late;
 	of->next_step = need.next;
 	pace_want(domain, need.khz | mode << PACE_MODE_SHIFT, now);
 	return 0;
@@ -223,6 +228,7 @@ static __always_inline void pace_enter_domain(struct pace_task *task, u32 domain
 		return;
 	}
 	of->is_crowded = 0;
+	of->is_late = 0;
 	of->has_others = 0;
 	of->saw_others = 0;
 	of->number = pace_number(task);

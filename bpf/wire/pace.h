@@ -211,7 +211,9 @@ struct pace_domain {
 	/* The number of its unfinished tasks. */
 	__u32 tasks;
 	/* 1: several tasks were unfinished at the same time since the domain last had none. */
-	__u32 is_crowded;
+	__u16 is_crowded;
+	/* 1: its only task was late. */
+	__u16 is_late;
 	/* The task and its number, if it is the only one. */
 	__u32 task;
 	__u32 number;

@@ -31,6 +31,8 @@ struct pace_moment {
 	__u64 ns;
 	/* The time from the beginning to the deadline, if the program has changed it; or 0. */
 	__u64 deadline_ns;
+	/* 1: the task was late at the moment before; then, at this one. */
+	__u64 is_late;
 	/* The results: its speed (0: the fastest), and the cycles at which its next step begins. */
 	__u64 khz;
 	__u64 next;

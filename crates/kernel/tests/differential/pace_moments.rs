@@ -67,6 +67,7 @@ impl PaceMoments {
         }
         // The task of bpf/pace/moments.bpf.c has this entry.
         self.schedules.write(1, of_type);
+        self.moment.write(0, wire::pace_moment::default());
     }
 
     /// The speed of the task in kHz (0: the fastest), and the cycles at which its next step begins
@@ -78,6 +79,7 @@ impl PaceMoments {
             cycles,
             ns: nanos(time),
             deadline_ns: deadline.map_or(0, nanos),
+            is_late: self.moment.read(0).is_late,
             ..Default::default()
         };
         self.moment.write(0, moment);

@@ -101,7 +101,7 @@ fn frequent_switches_do_not_hide_other_work() {
     stay_on_one_processor();
     let others = Job::of(workload("busy-pairs 3600000")).start();
     for actuator in ["setspeed", "bounds"] {
-        let ran = paced_with_store(actuator, 30, folder().path()).finish().success();
+        let ran = paced_with_store(actuator, 20, folder().path()).finish().success();
         let (_, at_speed) = printed(&ran);
         let all: u64 = at_speed.iter().sum();
         let pacing = &ran.document("report")["pacing"];
