@@ -9,7 +9,7 @@
 
 /*
  * A stack is taken about once for this much sleeping, so that stacks (0.7 us each) cost at most a
- * few per cent of that time, however short the sleeps are. Each longer sleep gets its own stack.
+ * few percent of that time, however short the sleeps are. Each longer sleep gets its own stack.
  */
 #define SITE_BUDGET_NS 20000
 

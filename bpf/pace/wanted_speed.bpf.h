@@ -63,7 +63,9 @@ static __always_inline u64 pace_round_up(u64 khz)
 		return 0;
 	search.khz = khz;
 	bpf_loop(pace_control.powers, pace_compare_worthwhile, &search, 0);
-	return search.level.khz >= khz ? search.level.khz : 0;
+	if (search.level.khz < khz || search.level.khz >= pace_control.fastest_khz)
+		return 0;
+	return search.level.khz;
 }
 
 /* The rest of a schedule that is late. */
@@ -109,9 +111,10 @@ static long pace_leave_out_step(u32 i, struct pace_rest *rest)
 
 /*
  * The speed of a task, and its next step. If its threads have waited for so long that it would miss
- * the deadline, it is late. From then on, all remaining speeds are multiplied by the factor with
- * which the rest ends before the deadline by the margin of the schedule, unless it ends earlier
- * anyway. The same factor is below 1 if the program has moved the deadline to a later time.
+ * the deadline, it is late. From then on, while it stays in its domain, all remaining speeds are
+ * multiplied by the factor with which the rest ends before the deadline by the margin of the
+ * schedule, unless it ends earlier anyway. The same factor is below 1 if the program has moved the
+ * deadline to a later time.
  */
 static __always_inline void pace_find_need(struct pace_task *task, u64 now, struct pace_need *need)
 {
@@ -155,7 +158,8 @@ static __always_inline void pace_find_need(struct pace_task *task, u64 now, stru
 		deadline = task->deadline_ns;
 	else if (!need->is_late && passed + rest.end - rest.begin <= deadline)
 		return;
-	need->is_late = 1;
+	else
+		need->is_late = 1;
 	if (passed + margin + NS_PER_US >= deadline) {
 		need->khz = 0;
 		need->next = 0;

@@ -212,7 +212,7 @@ struct pace_domain {
 	__u32 tasks;
 	/* 1: several tasks were unfinished at the same time since the domain last had none. */
 	__u16 is_crowded;
-	/* 1: its only task was late. */
+	/* 1: its only task has been late since it entered the domain. */
 	__u16 is_late;
 	/* The task and its number, if it is the only one. */
 	__u32 task;

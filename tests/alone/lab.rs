@@ -56,7 +56,7 @@ fn of(row: &Value, name: &str) -> f64 {
 }
 
 /// A getppid call takes about twice as long if every call is timed, and less if only calls of other
-/// tasks are timed; a loop without calls pays a few per cent at most.
+/// tasks are timed; a loop without calls pays a few percent at most.
 fn tolls_are_as_known(document: &Value) -> bool {
     let ratio = |benchmark, arm| of(&row(document, benchmark, arm), "ratio");
     let lens = ratio("getppid", "lens");

@@ -329,8 +329,8 @@ fn strip_notice(err: &str) -> String {
 }
 
 impl Drop for Running {
-    /// Kills the job, so that a test leaves no process. A Tollgate that was killed leaves its
-    /// command.
+    /// Kills what is left of a job that is not finished, so that a test leaves no process. A
+    /// Tollgate that was killed leaves its command.
     fn drop(&mut self) {
         if !self.is_reaped {
             self.signal_group(libc::SIGKILL);

@@ -52,8 +52,9 @@ fn attempt(
     command.stdout(file.try_clone()?).stderr(file.try_clone()?);
     let mut child =
         command.spawn().with_context(|| format!("cannot start {}", program.path.display()))?;
-    let status = wait(&mut child, limit)?;
+    let status = wait(&mut child, limit);
     let left = mark.end_processes();
+    let status = status?;
     let mut output = text(&mut file)?;
     // If the filter matches no test, libtest reports success.
     let has_passed = output.contains("test result: ok. 1 passed");

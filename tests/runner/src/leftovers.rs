@@ -27,15 +27,19 @@ impl TestMark {
         &self.0
     }
 
-    /// Waits for the end of the processes that the test has left. Then ends the others, and returns
-    /// their command lines.
+    /// Waits a while for the processes of the test to end, kills those that still run, and returns
+    /// their IDs and command lines.
     pub fn end_processes(&self) -> Vec<String> {
-        let left = self.wait().into_iter().map(end).collect();
-        self.wait();
+        let left = self.wait().into_iter().map(kill).collect();
+        // A process may have been forked meanwhile.
+        while !self.processes().is_empty() {
+            self.processes().into_iter().for_each(|pid| drop(kill(pid)));
+            thread::sleep(POLL_INTERVAL);
+        }
         left
     }
 
-    /// Waits for the end of these processes, and returns those that still run.
+    /// Waits a while for the processes to end, and returns those that still run.
     fn wait(&self) -> Vec<i32> {
         let began = Instant::now();
         loop {
@@ -60,8 +64,8 @@ impl TestMark {
     }
 }
 
-/// Kills a process, and returns its command line.
-fn end(pid: i32) -> String {
+/// Kills a process, and returns its ID and its command line.
+fn kill(pid: i32) -> String {
     let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let words: Vec<_> = bytes.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
     // SAFETY: takes no pointers; a process of a test that has ended.

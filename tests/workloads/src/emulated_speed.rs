@@ -7,12 +7,17 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use crate::cpu_time::thread_ns;
+use crate::failure::{Failure, os_failure};
 
 /// The speeds of vm/pstates.asl by the content of the register, in MHz. It is 0 until a speed has
 /// been set.
 pub const MHZ: [u64; 6] = [3000, 3000, 2400, 1800, 1200, 800];
 /// The register of the first processor (vm/pstates.asl).
 const PORT: u64 = 0xe0;
+
+pub fn failed(error: io::Error) -> Failure {
+    os_failure("read the registers of the processors", error)
+}
 
 /// The registers of the processors.
 pub struct Registers {

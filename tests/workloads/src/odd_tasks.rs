@@ -1,6 +1,5 @@
 //! Tasks on an emulated processor (`emulated_speed`) that are not like the others of their type.
 
-use std::io;
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,18 +9,14 @@ use tollgate::pace::{Task, TaskType};
 use crate::arguments::{Arguments, HOUR_MS};
 use crate::clock::nap;
 use crate::cpu_time::work_for;
-use crate::emulated_speed::{MHZ, Registers, work};
-use crate::failure::{Failure, Outcome, os_failure};
+use crate::emulated_speed::{MHZ, Registers, failed, work};
+use crate::failure::{Failure, Outcome};
 use crate::output::print_line;
 use crate::reading::pin_to;
 
 const MAX_TASKS: u64 = 1000;
 /// The time of each task before at the fastest speed, as a part of the deadline.
 const WORK: f64 = 0.45;
-
-fn failed(error: io::Error) -> Failure {
-    os_failure("read the registers of the processors", error)
-}
 
 /// The tasks before the odd one, and what it needs.
 struct OddTask {
@@ -109,7 +104,6 @@ pub fn tasks_overlap(mut arguments: Arguments) -> Outcome {
     const MS: u64 = 10;
     let tasks = arguments.number("N", 1..=MAX_TASKS)?;
     arguments.end()?;
-    let failed = |error| os_failure("read the registers of the processors", error);
     let registers = Registers::open().map_err(failed)?;
     let kind = TaskType::new(c"frame");
     for _ in 0..tasks {
@@ -133,30 +127,29 @@ pub fn tasks_overlap(mut arguments: Arguments) -> Outcome {
 }
 
 /// Runs tasks one after the other until a schedule is known, and then two at the same time, one on
-/// each of the first two processors. Prints the speeds of both processors meanwhile, in MHz.
+/// each of the first two processors: one without haste, and one with twice the deadline of the
+/// others. Prints the speeds of both processors meanwhile, in MHz.
 pub fn tasks_beside(arguments: Arguments) -> Outcome {
-    /// The tasks before need almost the whole deadline. This is less, so that the speed is that of
-    /// their schedule.
     const PART: f64 = 0.95;
-    const MS_OF_100: u64 = 80;
+    /// Less than the work of the tasks before, beyond which a task has the fastest speed.
+    const WORK_PERCENT: u64 = 80;
     let odd = OddTask::after_others(arguments, PART)?;
-    let ms = odd.deadline.as_millis() as u64 * MS_OF_100 / 100;
+    let ms = odd.deadline.as_millis() as u64 * WORK_PERCENT / 100;
     let both = Barrier::new(2);
-    let run = |cpu: u64| {
-        pin_to(cpu)?;
+    let run = |cpu: u64, deadline| {
+        let pinned = pin_to(cpu);
         let task = odd.kind.begin();
-        // Late tasks would have a faster speed.
-        task.set_deadline(Duration::from_millis(HOUR_MS));
+        task.set_deadline(deadline);
         both.wait();
         work_for(ms);
         let mhz = odd.mhz();
         both.wait();
         task.end();
-        mhz
+        pinned.and(mhz)
     };
     let (first, second) = thread::scope(|scope| {
-        let second = scope.spawn(|| run(1));
-        (run(0), second.join().expect("it does not panic"))
+        let second = scope.spawn(|| run(1, 2 * odd.deadline));
+        (run(0, Duration::from_millis(HOUR_MS)), second.join().expect("it does not panic"))
     });
     print_line(&format!("{} {}", first?, second?))
 }

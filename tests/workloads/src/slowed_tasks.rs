@@ -10,13 +10,14 @@ use tollgate::pace::TaskType;
 
 use crate::arguments::{Arguments, HOUR_MS};
 use crate::clock::nap;
-use crate::emulated_speed::{MHZ, Registers, work};
+use crate::emulated_speed::{MHZ, Registers, failed, work};
 use crate::failure::{Failure, Outcome, os_failure};
 use crate::output::print_line;
 use crate::pipe::Pipe;
 use crate::reading::pin_to;
 
 const MAX_TASKS: u64 = 100_000;
+
 /// Numbers from 0 to 1, always the same ones (Knuth's MMIX generator).
 struct Numbers(u64);
 
@@ -35,7 +36,6 @@ pub fn slowed_tasks(mut arguments: Arguments) -> Outcome {
     let deadline = arguments.number("DEADLINE_MS", 1..=HOUR_MS)?;
     let seed = arguments.number("SEED", 0..=u64::MAX)?;
     arguments.end()?;
-    let failed = |error| os_failure("read the registers of the processors", error);
     let registers = Registers::open().map_err(failed)?;
     let kind = TaskType::new(c"frame");
     let (mut numbers, mut at_speed, mut met) = (Numbers(seed), [0_u64; MHZ.len()], 0);

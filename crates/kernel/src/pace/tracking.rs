@@ -177,8 +177,7 @@ impl Tracking {
     }
 
     /// Removes from their domains the tasks that began before `before_ns` and on which no thread
-    /// works.
-    /// Their programs may still end them, but they do not decide speeds any more.
+    /// works. Their programs may still end them, but they do not decide speeds any more.
     pub fn stop_pacing_old(&self, session: u32, before_ns: u64) {
         for (entry, task) in self.live(session) {
             if task.begin_ns < before_ns && task.ready <= 0 {

@@ -123,7 +123,7 @@ fn preference_in(root: &Path) -> Finding {
     match &domains[..] {
         [] => Finding::no("no frequency domain"),
         domains if domains.iter().all(has_it) => Finding::yes(""),
-        _ => Finding::no("the driver has none, or only one"),
+        _ => Finding::no("a domain has none, or only one"),
     }
 }
 
@@ -181,7 +181,7 @@ mod tests {
         root
     }
 
-    /// Doctor finds an actuator exactly where pacing uses it.
+    /// Doctor finds these actuators exactly where pacing uses them.
     #[test]
     fn actuators_are_found_where_they_can_be_used() {
         let of = |domains, governor, preferences| {

@@ -31,8 +31,8 @@ use crate::report::Section;
 /// How often the gate searches for other work on a processor below the fastest speed. Work that is
 /// ready for a shorter time would end before the speed has changed.
 const SEARCH_INTERVAL: Duration = Duration::from_millis(1);
-/// The median and the 99th percentile of the latency before it is measured: some times those of an
-/// idle machine (docs/decisions/0009-pace.md, "Measured").
+/// The median and the 99th percentile of the latency before it is measured: several times those of
+/// an idle machine (docs/decisions/0009-pace.md, "Measured").
 const FIRST_LATENCY: (Duration, Duration) =
     (Duration::from_micros(100), Duration::from_micros(300));
 /// A tick of the scheduler, at which a governor applies new bounds: that of CONFIG_HZ=250, which

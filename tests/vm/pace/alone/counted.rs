@@ -152,7 +152,8 @@ fn tasks_of_two_processors_have_the_speeds_of_their_domains() {
     let pacing = &ran.document("report")["pacing"];
     match state().len() {
         1 => assert_eq!((first, second), (3000.0, 3000.0), "{pacing}"),
-        _ => assert!(first < 3000.0 && second < 3000.0, "{first} and {second} MHz: {pacing}"),
+        // The second one has less time.
+        _ => assert!(first < second && second < 3000.0, "{first} and {second} MHz: {pacing}"),
     }
 }
 
