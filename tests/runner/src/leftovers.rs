@@ -31,12 +31,16 @@ impl TestMark {
     /// their IDs and command lines.
     pub fn end_processes(&self) -> Vec<String> {
         let left = self.wait().into_iter().map(kill).collect();
-        // A process may have been forked meanwhile.
-        while !self.processes().is_empty() {
-            self.processes().into_iter().for_each(|pid| drop(kill(pid)));
+        // They end after a moment, and may have forked others meanwhile.
+        let began = Instant::now();
+        loop {
+            let more = self.processes();
+            if more.is_empty() || began.elapsed() > LIMIT {
+                return left;
+            }
+            more.into_iter().for_each(|pid| drop(kill(pid)));
             thread::sleep(POLL_INTERVAL);
         }
-        left
     }
 
     /// Waits a while for the processes to end, and returns those that still run.
