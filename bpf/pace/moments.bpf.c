@@ -19,14 +19,15 @@ SEC("syscall")
 int pace_moments(void *ctx)
 {
 	struct pace_task *task = pace_task_at(1);
-	struct pace_need need = { .is_late = pace_moment.is_late };
+	struct pace_need need = {};
 
 	task->schedule = 1;
+	task->is_late = pace_moment.is_late;
 	task->begin_ns = BEGIN_NS;
 	task->cycles = pace_moment.cycles;
 	task->deadline_ns = pace_moment.deadline_ns;
 	pace_find_need(task, BEGIN_NS + pace_moment.ns, &need);
-	pace_moment.is_late = need.is_late;
+	pace_moment.is_late = task->is_late;
 	pace_moment.khz = need.khz;
 	pace_moment.next = need.next;
 	return 0;

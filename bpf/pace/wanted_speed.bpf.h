@@ -27,8 +27,6 @@ struct pace_need {
 	u64 khz;
 	/* The cycles at which its next step begins; 0: there is none. */
 	u64 next;
-	/* 1: it was late before, or is late now. */
-	u64 is_late;
 };
 
 /* A search for the slowest level that is at least as fast as a speed. */
@@ -111,10 +109,9 @@ static long pace_leave_out_step(u32 i, struct pace_rest *rest)
 
 /*
  * The speed of a task, and its next step. If its threads have waited for so long that it would miss
- * the deadline, it is late. From then on, while it stays in its domain, all remaining speeds are
- * multiplied by the factor with which the rest ends before the deadline by the margin of the
- * schedule, unless it ends earlier anyway. The same factor is below 1 if the program has moved the
- * deadline to a later time.
+ * the deadline, it is late. From then on, all remaining speeds are multiplied by the factor with
+ * which the rest ends before the deadline by the margin of the schedule, unless it ends earlier
+ * anyway. The same factor is below 1 if the program has moved the deadline to a later time.
  */
 static __always_inline void pace_find_need(struct pace_task *task, u64 now, struct pace_need *need)
 {
@@ -156,22 +153,21 @@ static __always_inline void pace_find_need(struct pace_task *task, u64 now, stru
 	passed = now - task->begin_ns;
 	if (task->deadline_ns)
 		deadline = task->deadline_ns;
-	else if (!need->is_late && passed + rest.end - rest.begin <= deadline)
+	else if (!task->is_late && passed + rest.end - rest.begin <= deadline)
 		return;
 	else
-		need->is_late = 1;
+		task->is_late = 1;
 	if (passed + margin + NS_PER_US >= deadline) {
 		need->khz = 0;
 		need->next = 0;
 		return;
 	}
 	rest.left = (deadline - margin - passed) / NS_PER_US;
-	if (rest.planned > rest.left) {
+	if (rest.planned > rest.left)
 		bpf_loop(count, pace_leave_out_step, &rest, 0);
-		need->khz = rest.left ? pace_round_up(step->khz * rest.planned / rest.left) : 0;
-	} else if (task->deadline_ns > schedule->deadline_ns[half]) {
-		need->khz = pace_round_up(step->khz * rest.planned / rest.left);
-	}
+	else if (task->deadline_ns <= schedule->deadline_ns[half])
+		return;
+	need->khz = rest.left ? pace_round_up(step->khz * rest.planned / rest.left) : 0;
 }
 
 /* A domain should have another speed. */
@@ -198,10 +194,11 @@ static __always_inline void pace_want(u32 domain, u64 wanted, u64 now)
 __noinline int pace_evaluate(u32 domain, u64 now)
 {
 	struct pace_domain *of = pace_domain_at(domain);
-	struct pace_need need = { .is_late = of->is_late };
+	struct pace_need need = {};
 	struct pace_task *task;
 	u64 mode;
 
+	/* Before any use of the maps, which have one entry each in a gate without pacing. */
 	if (!(config.enabled & PACE))
 		return 0;
 	if (!READ_ONCE(of->tasks)) {
@@ -216,7 +213,6 @@ __noinline int pace_evaluate(u32 domain, u64 now)
 	task = pace_task_at(of->task);
 	if (!of->is_crowded && task->life == pace_life(of->number, PACE_LIVE))
 		pace_find_need(task, now, &need);
-	of->is_late = need.is_late;
 	of->next_step = need.next;
 	pace_want(domain, need.khz | mode << PACE_MODE_SHIFT, now);
 	return 0;
@@ -232,7 +228,6 @@ static __always_inline void pace_enter_domain(struct pace_task *task, u32 domain
 		return;
 	}
 	of->is_crowded = 0;
-	of->is_late = 0;
 	of->has_others = 0;
 	of->saw_others = 0;
 	of->number = pace_number(task);

@@ -150,7 +150,9 @@ struct pace_task {
 	/* The slot of the thread that began it. */
 	__u32 beginner;
 	/* Its entry in pace_schedules; 0: it runs at the fastest speed. */
-	__u32 schedule;
+	__u16 schedule;
+	/* 1: it has been late (pace_find_need). */
+	__u16 is_late;
 	/* The frequency domain whose tasks it is counted among, plus 1; 0: it is not paced. */
 	__u32 domain;
 	char program[PACE_PROGRAM_LEN];
@@ -211,9 +213,7 @@ struct pace_domain {
 	/* The number of its unfinished tasks. */
 	__u32 tasks;
 	/* 1: several tasks were unfinished at the same time since the domain last had none. */
-	__u16 is_crowded;
-	/* 1: its only task has been late since it entered the domain. */
-	__u16 is_late;
+	__u32 is_crowded;
 	/* The task and its number, if it is the only one. */
 	__u32 task;
 	__u32 number;
