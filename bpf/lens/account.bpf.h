@@ -23,6 +23,8 @@
 /* include/uapi/asm-generic/errno.h */
 #define ENOSYS 38
 
+#define NS_PER_MS 1000000
+
 struct lens_life lens_lives[THREADS] SEC(".bss.lens_lives");
 
 static __always_inline struct lens_life *lens_life_of(struct thread_state *thread)
@@ -40,6 +42,17 @@ static __always_inline bool lens_has_call(struct task_struct *task)
 	struct pt_regs *regs = (void *)bpf_task_pt_regs(task);
 
 	return (s32)regs->orig_ax >= 0 && (s32)regs->ax == -ENOSYS;
+}
+
+/*
+ * Whether a task that is not in user space has left it by an exception or an interrupt. Their entry
+ * sets the number of the call to -1 (v6.18 arch/x86/entry/entry_64.S, idtentry_body).
+ */
+static __always_inline bool lens_has_exception(struct task_struct *task)
+{
+	struct pt_regs *regs = (void *)bpf_task_pt_regs(task);
+
+	return (s32)regs->orig_ax < 0;
 }
 
 /* In a call whose beginning the lens has not seen, and whose end the gate has not seen either. */
@@ -93,7 +106,7 @@ static __always_inline u32 lens_part_of_wait(struct task_struct *task, u32 state
 		return is_held ? ACCOUNT_HELD : ACCOUNT_STOPPED;
 	if (state & STATE_INTERRUPTIBLE && task->jobctl & JOBCTL_TRAP_FREEZE)
 		return ACCOUNT_STOPPED;
-	return ACCOUNT_ASLEEP;
+	return lens_has_exception(task) ? ACCOUNT_FAULTING : ACCOUNT_ASLEEP;
 }
 
 static __always_inline void lens_begin_outside(struct lens_life *life, struct task_struct *task,
@@ -101,7 +114,7 @@ static __always_inline void lens_begin_outside(struct lens_life *life, struct ta
 {
 	life->left_ns = now;
 	life->left_delay_ns = task->sched_info.run_delay;
-	life->left_runs = task->sched_info.pcount;
+	life->left_runs = (u32)task->sched_info.pcount;
 	life->left_part = part;
 }
 
@@ -128,6 +141,7 @@ static __noinline int lens_begin_life(struct thread_state *thread, struct task_s
 	life->off_ns = thread->lens.is_off_cpu ? thread->lens_switch.switched_out_ns - now : 0;
 	life->minor_faults = task->min_flt;
 	life->major_faults = task->maj_flt;
+	life->user_ms = task->utime / NS_PER_MS;
 	life->began_in_call = !thread->in_call && !thread->generation &&
 			      (lens_has_call(task) || !task->sched_info.last_arrival);
 	life->begins_in_execve = thread->until_exec;
@@ -143,6 +157,32 @@ static __always_inline struct cell *lens_part_cell(struct thread_state *thread, 
 	u32 *entry = NULL;
 
 	return cell_for(thread, part, &entry);
+}
+
+/*
+ * Adds a thread's processor time in user mode since the last time to its account. Where the kernel
+ * counts this time at ticks, it is the number of the ticks that have met the thread in user mode.
+ */
+static __always_inline void lens_add_user_time(struct lens_life *life, struct task_struct *task,
+					       struct cell *cell)
+{
+	u32 now = task->utime / NS_PER_MS, before;
+
+	/* A session's end may read the time of a thread while that ends on another processor. */
+	before = __sync_lock_test_and_set(&life->user_ms, now);
+	if ((s32)(now - before) > 0)
+		cell->sampled_ns += (u64)(now - before) * NS_PER_MS;
+}
+
+/* As before, of a thread that has not ended. */
+static __noinline int lens_read_user_time(struct thread_state *thread, struct task_struct *task)
+{
+	struct lens_life *life = lens_life_of(thread);
+	struct cell *cell = life->began_ns ? lens_part_cell(thread, ACCOUNT_LIFE) : NULL;
+
+	if (cell)
+		lens_add_user_time(life, task, cell);
+	return 0;
 }
 
 /*
@@ -165,6 +205,8 @@ static __noinline int lens_add_life(struct thread_state *thread, struct task_str
 	cell->wall_ns += wall;
 	cell->minor_faults += (u32)task->min_flt - life->minor_faults;
 	cell->major_faults += (u32)task->maj_flt - life->major_faults;
+	if (part == ACCOUNT_LIFE)
+		lens_add_user_time(life, task, cell);
 	if (!lens_processor_ns(task, now, &processor))
 		return 0;
 	known += processor - life->processor_ns;
@@ -294,6 +336,7 @@ __noinline int lens_split_life(u32 slot)
 			cell->blocked_ns += unaccounted;
 		cell->minor_faults += minor - life->minor_faults;
 		cell->major_faults += major - life->major_faults;
+		lens_add_user_time(life, task, cell);
 	}
 	life->began_ns = began;
 	life->processor_ns = processor;
@@ -347,7 +390,7 @@ static __always_inline void lens_return_outside(struct switching *at)
 	at->thread->lens_switch.switched_in_ns = now;
 	life->left_ns = 0;
 	/* The second case: it has run since, before the session began to see its switches. */
-	if (!left || life->left_runs != at->task->sched_info.pcount)
+	if (!left || life->left_runs != (u32)at->task->sched_info.pcount)
 		return;
 	/*
 	 * The kernel adds the time in the queue of this processor right after this event. After a
@@ -393,7 +436,7 @@ static __noinline int lens_leave_row(struct thread_state *thread, struct task_st
 	u64 now = bpf_ktime_get_ns();
 	u32 word;
 
-	if (life->left_ns && !task->on_cpu && life->left_runs == task->sched_info.pcount)
+	if (life->left_ns && !task->on_cpu && life->left_runs == (u32)task->sched_info.pcount)
 		lens_add_outside(thread, life, now - life->left_ns,
 				 task->sched_info.run_delay - life->left_delay_ns);
 	if (lens_is_in_unseen_call(thread))

@@ -413,6 +413,7 @@ struct task_struct {
 	struct signal_struct *signal;
 	struct restart_block restart_block;
 	struct sighand_struct *sighand;
+	u64 utime;
 	unsigned long nvcsw;
 	unsigned long nivcsw;
 	unsigned long min_flt;

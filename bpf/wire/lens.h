@@ -59,7 +59,8 @@ struct cell {
 enum account_part {
 	/*
 	 * Whole lives, of which calls and all other parts are parts: the number of threads, their
-	 * time while they counted, and as blocked_ns the unaccounted part of it.
+	 * time while they counted, as blocked_ns the unaccounted part of it, and as sampled_ns the
+	 * processor time in user mode, as the kernel counts it (task_struct.utime).
 	 */
 	ACCOUNT_LIFE = CALL_INDICES,
 	/* Calls that are in no call's cell, because their beginning or their end was not seen. */
@@ -76,8 +77,10 @@ enum account_part {
 	ACCOUNT_REPEATED,
 	/* Ready to run outside of calls, but not on a processor. */
 	ACCOUNT_READY,
-	/* Other sleeps outside of calls: in page faults, and in the kernel's work after a call. */
+	/* Other sleeps between a call and the program: in the kernel's work after the call. */
 	ACCOUNT_ASLEEP,
+	/* Other sleeps of a thread that has left the program by an exception: in page faults. */
+	ACCOUNT_FAULTING,
 	/* By a signal, a tracer or the freezer of cgroup v2. */
 	ACCOUNT_STOPPED,
 	/* By the guard. */
@@ -384,7 +387,9 @@ struct lens_life {
 	 */
 	__u64 left_ns;
 	__u64 left_delay_ns;
-	__u64 left_runs;
+	__u32 left_runs;
+	/* Its processor time in user mode that is counted already, in ms. */
+	__u32 user_ms;
 	/* The part of the account to which that wait belongs: enum account_part. */
 	__u16 left_part;
 	/* In IN_OUTER_CALL: the row in which the call is counted. */

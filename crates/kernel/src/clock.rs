@@ -46,6 +46,15 @@ pub fn thread_time() -> Duration {
     read(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
+/// The time between two ticks of the kernel, at which it may count processor time. The coarse
+/// clocks advance with the ticks (v6.18 kernel/time/posix-timers.c).
+pub fn tick_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a valid destination for the result.
+    unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC_COARSE, &mut time) };
+    time.tv_nsec as u64
+}
+
 fn read(clock: libc::clockid_t) -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid destination for the result.

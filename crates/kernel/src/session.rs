@@ -37,8 +37,8 @@ pub struct Session {
     pub index: u32,
     /// The buffer to which the gate writes the session's records.
     pub ring: MapHandle,
-    /// The program that attaches tasks, with the generation that it was loaded for.
-    attach_iterator: Option<(u32, Iterators)>,
+    /// The programs that iterate over tasks, with the generation that they were loaded for.
+    iterators: Option<(u32, Iterators)>,
 }
 
 /// While this lives, new children of the calling thread belong to a session.
@@ -212,7 +212,7 @@ impl Gate {
                 ..Default::default()
             },
         );
-        Ok(Session { index, ring, attach_iterator: None })
+        Ok(Session { index, ring, iterators: None })
     }
 
     /// Until the result is dropped, new children of the calling thread belong to `session`. With
@@ -290,15 +290,15 @@ impl Gate {
     ) -> Result<()> {
         // An iterator of an older generation lacks the extensions that were enabled later. Those
         // extensions would lose the tasks that it attaches.
-        if session
-            .attach_iterator
-            .as_ref()
-            .is_none_or(|(generation, _)| *generation != self.generation())
-        {
-            let iterator = self.load_iterators(&[IteratorKind::Attach])?;
-            session.attach_iterator = Some((self.generation(), iterator));
+        let is_current = |(generation, _): &(u32, _)| *generation == self.generation();
+        if !session.iterators.as_ref().is_some_and(is_current) {
+            let kinds: &[_] = match self.enabled() & wire::LENS {
+                0 => &[IteratorKind::Attach],
+                _ => &[IteratorKind::Attach, IteratorKind::UserTimes],
+            };
+            session.iterators = Some((self.generation(), self.load_iterators(kinds)?));
         }
-        let (_, iterator) = session.attach_iterator.as_ref().expect("made above");
+        let (_, iterators) = session.iterators.as_ref().expect("loaded above");
         self.remove_left_requests(lock, session.index);
         let map = self.maps.get("attach_requests");
         let mut rest = all;
@@ -306,11 +306,18 @@ impl Gate {
             let mut listed = ListedRequests { map, count: 0, all: rest };
             listed.list()?;
             rest = &rest[listed.count..];
-            passes(iterator)?;
+            passes(iterators)?;
             if rest.is_empty() {
                 return Ok(());
             }
         }
+    }
+
+    /// Adds the time in user mode to the accounts of threads that have not ended, if the session
+    /// has attached tasks.
+    pub fn add_user_times(&self, _lock: &Lock, session: &Session) -> Result<()> {
+        let Some((_, iterators)) = &session.iterators else { return Ok(()) };
+        iterators.run(IteratorKind::UserTimes).map(drop)
     }
 
     /// Removes the requests that killed processes have left. The requests of a living session are

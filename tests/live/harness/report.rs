@@ -81,7 +81,9 @@ pub struct ThreadAccount {
     pub lifetime_ns: u64,
     pub calls_ns: u64,
     pub cpu_ns: u64,
+    pub user: Option<UserTime>,
     pub runqueue_ns: u64,
+    pub faulting_ns: u64,
     pub asleep_ns: u64,
     pub stopped_ns: u64,
     pub held_ns: u64,
@@ -89,6 +91,15 @@ pub struct ThreadAccount {
     pub unaccounted_ns: u64,
     pub minor_faults: u64,
     pub major_faults: u64,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct UserTime {
+    pub ns: u64,
+    pub low_ns: u64,
+    pub high_ns: u64,
+    pub ticks: u64,
+    pub tick_ns: u64,
 }
 
 #[derive(Debug, Clone, Deserialize)]

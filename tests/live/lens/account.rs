@@ -21,7 +21,8 @@ const UNACCOUNTED: f64 = 0.01;
 #[track_caller]
 fn whole_account_of(report: &Report) -> ThreadAccount {
     let account = report.account.clone().expect("threads have lived");
-    let outside = account.runqueue_ns + account.asleep_ns + account.stopped_ns;
+    let asleep = account.faulting_ns + account.asleep_ns;
+    let outside = account.runqueue_ns + asleep + account.stopped_ns;
     let limits = account.held_ns + account.throttled_ns;
     let sum = account.calls_ns + account.cpu_ns + outside + limits + account.unaccounted_ns;
     assert_eq!(sum, account.lifetime_ns, "{account:?}");
@@ -62,6 +63,39 @@ mod alone {
     }
 
     #[test]
+    fn time_in_user_mode_is_known() {
+        let stolen = stolen_ns();
+        let of = |program: &str| {
+            let account = account_of(&Job::run("", workload(program)).finish().success(), stolen);
+            let user = account.user.clone().expect("it was on a processor");
+            assert!(user.low_ns <= user.ns && user.ns <= user.high_ns, "{account:?}");
+            (account.cpu_ns, user)
+        };
+        let (cpu_ns, computing) = of("compute 800");
+        // Ticks do not come in stolen time.
+        let missed_ns = stolen_ns() - stolen;
+        assert!(computing.ns + missed_ns >= cpu_ns * 3 / 4, "{computing:?} of {cpu_ns} ns");
+        let (cpu_ns, faulting) = of("touch-fresh 800");
+        assert!(faulting.ns < cpu_ns * 3 / 4, "{faulting:?} of {cpu_ns} ns");
+    }
+
+    #[test]
+    fn time_in_user_mode_is_that_of_the_watch() {
+        let stolen = stolen_ns();
+        let subject = Job::of(workload("compute 60000")).start();
+        let pid = subject.pid();
+        std::thread::sleep(Duration::from_millis(500));
+        let lens = Job::lens(&format!("-p {pid} --for 500ms")).finish().success();
+        kill(pid as i32, libc::SIGKILL);
+        let account = account_of(&lens, stolen);
+        let user = account.user.clone().expect("it was on a processor");
+        let missed_ns = stolen_ns() - stolen;
+        assert!(user.ns + missed_ns >= account.cpu_ns * 3 / 4, "{account:?}");
+        // One tick at each end.
+        assert!(user.ticks <= account.lifetime_ns / user.tick_ns + 2, "{account:?}");
+    }
+
+    #[test]
     fn ready_threads_wait_for_a_processor() {
         let stolen = stolen_ns();
         let account =
@@ -84,12 +118,13 @@ mod alone {
         let known: Value = ran.json();
         let (ns, faults) = (&known["ns"], &known["major_faults"]);
         assert!(account.major_faults >= faults.as_u64().expect("a number"), "{account:?}");
-        let outside = account.asleep_ns + account.cpu_ns + account.runqueue_ns;
+        let outside = account.faulting_ns + account.cpu_ns + account.runqueue_ns;
         // The program's clock goes on in stolen time.
         let least = ns.as_f64().expect("a number") * 0.95 - (stolen_ns() - stolen) as f64;
         assert!(outside as f64 >= least, "{account:?} {ns}, at least {least}");
         // A folder in memory has no faults that wait.
-        assert_eq!(account.asleep_ns > 0, account.major_faults > 0, "{account:?}");
+        assert_eq!(account.faulting_ns > 0, account.major_faults > 0, "{account:?}");
+        assert_eq!(account.asleep_ns, 0, "{account:?}");
     }
 
     #[test]

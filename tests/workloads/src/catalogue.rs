@@ -180,6 +180,8 @@ pub const WORKLOADS: &[Workload] = &[
         "Has a child submit N requests, and execute `workloads calls 1`, with one in flight."),
     workload("compute-beside", "MS CPU", lives::compute_beside,
         "Does as compute on a CPU that it shares with 3 busy processes."),
+    workload("touch-fresh", "MS", lives::touch_fresh,
+        "Maps fresh memory, writes to each of its pages and unmaps it, for MS ms."),
     workload("map-cold", "FILE", lives::map_cold,
         "Drops FILE from memory, and reads a byte of each page through a mapping; prints JSON."),
     workload("errors", "N", outcomes::errors,

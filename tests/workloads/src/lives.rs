@@ -48,6 +48,30 @@ pub fn compute_beside(mut arguments: Arguments) -> Outcome {
     Ok(())
 }
 
+pub fn touch_fresh(mut arguments: Arguments) -> Outcome {
+    /// Its page faults take far longer than the two calls and the loop.
+    const LENGTH: usize = 4 << 20;
+    let milliseconds = arguments.number("MS", 0..=HOUR_MS)?;
+    arguments.end()?;
+    let end = Instant::now() + Duration::from_millis(milliseconds);
+    while Instant::now() < end {
+        let (access, kind) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping at an address of the kernel's choice replaces no memory.
+        let start = unsafe { libc::mmap(ptr::null_mut(), LENGTH, access, kind, -1, 0) };
+        check(if start == libc::MAP_FAILED { -1 } else { 0 }, "map memory")?;
+        // SAFETY: the range is that of the mapping.
+        check(unsafe { libc::madvise(start, LENGTH, libc::MADV_NOHUGEPAGE) }, "advise the kernel")?;
+        for at in (0..LENGTH).step_by(PAGE) {
+            // SAFETY: within the mapping, which is removed after the loop.
+            unsafe { start.cast::<u8>().add(at).write_volatile(1) };
+        }
+        // SAFETY: nothing refers to the mapping.
+        check(unsafe { libc::munmap(start, LENGTH) }, "unmap the memory")?;
+    }
+    Ok(())
+}
+
 pub fn map_cold(mut arguments: Arguments) -> Outcome {
     let path = arguments.path("FILE")?;
     arguments.end()?;

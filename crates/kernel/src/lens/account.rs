@@ -19,8 +19,8 @@ fn parts(thread: &LiveThread, usage: &ThreadUsage, now_ns: u64) -> Vec<(u32, Cal
     let (hot, switch) = (&thread.state.lens, &thread.state.lens_switch);
     let since = |ns: u64| if ns == 0 { 0 } else { now_ns.saturating_sub(ns) };
     // A thread that has got a processor since then is not off it any more: that switch was not
-    // reported, or not yet.
-    let off_outside = if usage.runs == life.left_runs { since(life.left_ns) } else { 0 };
+    // reported, or not yet. The kernel's side compares 32 bits.
+    let off_outside = if usage.runs as u32 == life.left_runs { since(life.left_ns) } else { 0 };
     let off_in_call = if hot.is_off_cpu == 0 { 0 } else { since(switch.switched_out_ns) };
     let wall = since(life.began_ns);
     let processor = usage.processor_ns.saturating_sub(life.processor_ns);

@@ -2,12 +2,15 @@
 
 use kernel::lens::call_stats::{CallStats, RowStats};
 use kernel::wire;
+use stats::interval::share_interval;
 
-use super::report::{Call, ThreadAccount};
+use super::report::{Call, ThreadAccount, UserTime};
 
-/// The account of a row's threads. `calls`: the row's calls in the report. `None` if no thread's
-/// life was counted.
-pub fn account(row: &RowStats, calls: &[Call]) -> Option<ThreadAccount> {
+const CONFIDENCE: f64 = 0.95;
+
+/// The account of a row's threads. `calls`: the row's calls in the report. `tick_ns`: the time
+/// between two ticks of the kernel. `None` if no thread's life was counted.
+pub fn account(row: &RowStats, calls: &[Call], tick_ns: u64) -> Option<ThreadAccount> {
     let life = row.parts.get(&wire::ACCOUNT_LIFE)?;
     let sum = |parts: &[u32], of: fn(&CallStats) -> u64| {
         parts.iter().filter_map(|part| row.parts.get(part)).map(of).sum::<u64>()
@@ -16,6 +19,7 @@ pub fn account(row: &RowStats, calls: &[Call]) -> Option<ThreadAccount> {
     let outside_calls = [
         wire::ACCOUNT_READY,
         wire::ACCOUNT_ASLEEP,
+        wire::ACCOUNT_FAULTING,
         wire::ACCOUNT_STOPPED,
         wire::ACCOUNT_HELD,
         wire::ACCOUNT_THROTTLED,
@@ -38,8 +42,10 @@ pub fn account(row: &RowStats, calls: &[Call]) -> Option<ThreadAccount> {
         lifetime_ns: life.wall_ns,
         calls_ns: take(in_calls),
         cpu_ns: 0,
+        user: None,
         runqueue_ns: take(sum(&outside_calls, |stats| stats.runqueue_ns)),
         asleep_ns: take(blocked(wire::ACCOUNT_ASLEEP)),
+        faulting_ns: take(blocked(wire::ACCOUNT_FAULTING)),
         stopped_ns: take(blocked(wire::ACCOUNT_STOPPED)),
         held_ns: take(blocked(wire::ACCOUNT_HELD)),
         throttled_ns: take(blocked(wire::ACCOUNT_THROTTLED)),
@@ -48,7 +54,35 @@ pub fn account(row: &RowStats, calls: &[Call]) -> Option<ThreadAccount> {
         major_faults: life.major_faults.saturating_sub(of_calls(|call| call.major_faults)),
     };
     account.cpu_ns = left;
+    // The gate has the ticks as a time.
+    let ticks = (life.sampled_ns + tick_ns / 2) / tick_ns;
+    account.user = UserTime::estimate(ticks, left, tick_ns);
     Some(account)
+}
+
+impl UserTime {
+    /// The part of a time on a processor that was in user mode, if this many ticks have met the
+    /// threads there. Each tick within the time is a trial. `None` without a time.
+    fn estimate(ticks: u64, cpu_ns: u64, tick_ns: u64) -> Option<Self> {
+        let trials = cpu_ns.div_ceil(tick_ns);
+        let share = share_interval(ticks.min(trials), trials, CONFIDENCE)?;
+        let part = |share: f64| (cpu_ns as f64 * share) as u64;
+        Some(Self {
+            ns: part(share.estimate),
+            low_ns: part(share.low),
+            high_ns: part(share.high),
+            confidence: CONFIDENCE,
+            ticks,
+            tick_ns,
+        })
+    }
+
+    /// That of two times together.
+    fn joint(a: &ThreadAccount, b: &ThreadAccount) -> Option<Self> {
+        let all = [&a.user, &b.user].into_iter().flatten();
+        let tick_ns = all.clone().next()?.tick_ns;
+        Self::estimate(all.map(|user| user.ticks).sum(), a.cpu_ns + b.cpu_ns, tick_ns)
+    }
 }
 
 impl ThreadAccount {
@@ -59,8 +93,10 @@ impl ThreadAccount {
             lifetime_ns: a.lifetime_ns + b.lifetime_ns,
             calls_ns: a.calls_ns + b.calls_ns,
             cpu_ns: a.cpu_ns + b.cpu_ns,
+            user: UserTime::joint(&a, &b),
             runqueue_ns: a.runqueue_ns + b.runqueue_ns,
             asleep_ns: a.asleep_ns + b.asleep_ns,
+            faulting_ns: a.faulting_ns + b.faulting_ns,
             stopped_ns: a.stopped_ns + b.stopped_ns,
             held_ns: a.held_ns + b.held_ns,
             throttled_ns: a.throttled_ns + b.throttled_ns,
@@ -71,12 +107,13 @@ impl ThreadAccount {
     }
 
     /// The parts whose sum is the lifetime, with the text for each.
-    pub fn parts(&self) -> [(&'static str, u64); 8] {
+    pub fn parts(&self) -> [(&'static str, u64); 9] {
         [
             ("in calls", self.calls_ns),
             ("on CPU outside of calls", self.cpu_ns),
             ("waiting for a CPU there", self.runqueue_ns),
-            ("asleep outside of calls", self.asleep_ns),
+            ("asleep in page faults", self.faulting_ns),
+            ("asleep after calls", self.asleep_ns),
             ("stopped", self.stopped_ns),
             ("held by the guard", self.held_ns),
             ("throttled by a limit", self.throttled_ns),
@@ -88,6 +125,44 @@ impl ThreadAccount {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const TICK_NS: u64 = 4_000_000;
+
+    #[test]
+    fn time_in_user_mode_is_estimated_by_ticks() {
+        let user = |ticks, cpu_ns| UserTime::estimate(ticks, cpu_ns, TICK_NS);
+        assert_eq!(user(0, 0), None);
+        let half = user(50, 100 * TICK_NS).unwrap();
+        assert_eq!((half.ns, half.ticks), (50 * TICK_NS, 50));
+        // Clopper and Pearson: 0.3983 to 0.6017.
+        assert_eq!((half.low_ns / 1_000_000, half.high_ns / 1_000_000), (159, 240));
+        // A tick may meet a thread that hardly runs, and no more ticks than there were are trials.
+        let short = user(1, 1000).unwrap();
+        assert_eq!((short.ns, short.high_ns), (1000, 1000));
+        assert_eq!(user(9, 8 * TICK_NS).unwrap().ns, 8 * TICK_NS);
+        let none = user(0, TICK_NS).unwrap();
+        assert_eq!((none.ns, none.low_ns), (0, 0));
+        assert!(none.high_ns > TICK_NS * 9 / 10);
+    }
+
+    /// The ticks of many short lives say what the sum of their estimates does not.
+    #[test]
+    fn sums_have_the_ticks_of_all() {
+        let account = |ticks| {
+            let life = CallStats {
+                count: 1,
+                wall_ns: TICK_NS / 4,
+                sampled_ns: ticks * TICK_NS,
+                ..CallStats::default()
+            };
+            let mut row = RowStats::default();
+            row.parts.insert(wire::ACCOUNT_LIFE, life);
+            account(&row, &[], TICK_NS).unwrap()
+        };
+        let all: Vec<_> = (0..400).map(|life| account(u64::from(life % 8 == 0))).collect();
+        let user = ThreadAccount::sum(all.iter()).unwrap().user.unwrap();
+        assert_eq!((user.ticks, user.ns), (50, 50 * TICK_NS));
+    }
 
     #[test]
     fn parts_are_what_calls_leave_of_lives() {
@@ -102,18 +177,21 @@ mod tests {
         let mut row = RowStats::default();
         row.parts.insert(wire::ACCOUNT_LIFE, stats(1000, 70, 0, 30));
         row.parts.insert(wire::ACCOUNT_UNFINISHED, stats(100, 80, 10, 0));
-        row.parts.insert(wire::ACCOUNT_ASLEEP, stats(160, 150, 10, 0));
+        row.parts.insert(wire::ACCOUNT_ASLEEP, stats(60, 50, 10, 0));
+        row.parts.insert(wire::ACCOUNT_FAULTING, stats(100, 100, 0, 0));
         row.parts.insert(wire::ACCOUNT_READY, stats(40, 0, 40, 0));
         let call = Call { wall_ns: 300, minor_faults: 10, ..Call::default() };
-        let account = account(&row, &[call]).unwrap();
+        let account = account(&row, &[call], TICK_NS).unwrap();
         let expected = ThreadAccount {
             threads: 2,
             lifetime_ns: 1000,
             calls_ns: 400,
             // What is left of the lifetime.
             cpu_ns: 330,
+            user: UserTime::estimate(0, 330, TICK_NS),
             runqueue_ns: 50,
-            asleep_ns: 150,
+            faulting_ns: 100,
+            asleep_ns: 50,
             unaccounted_ns: 70,
             minor_faults: 20,
             ..ThreadAccount::default()
@@ -129,7 +207,7 @@ mod tests {
         row.parts.insert(wire::ACCOUNT_ASLEEP, times(300, 300));
         let call = |wall_ns| Call { wall_ns, ..Call::default() };
         for (call_ns, unaccounted_ns, cpu_ns) in [(500, 200, 0), (2000, 0, 0)] {
-            let account = account(&row, &[call(call_ns)]).unwrap();
+            let account = account(&row, &[call(call_ns)], TICK_NS).unwrap();
             assert_eq!((account.unaccounted_ns, account.cpu_ns), (unaccounted_ns, cpu_ns));
             assert_eq!(account.parts().iter().map(|(_, ns)| ns).sum::<u64>(), 1000);
         }
@@ -142,7 +220,7 @@ mod tests {
         row.parts.insert(wire::ACCOUNT_LIFE, wall(1000));
         row.parts.insert(wire::ACCOUNT_OUTER, wall(300));
         row.parts.insert(wire::ACCOUNT_REPEATED, wall(300));
-        let account = account(&row, &[Call { wall_ns: 500, ..Call::default() }]).unwrap();
+        let account = account(&row, &[Call { wall_ns: 500, ..Call::default() }], TICK_NS).unwrap();
         assert_eq!((account.calls_ns, account.cpu_ns), (500, 500));
     }
 }

@@ -40,6 +40,8 @@ pub struct ReportRows<'a> {
     /// The names of threads that have not ended. A thread can change its name, so the gate knows
     /// only that of a thread that has ended.
     pub names: &'a BTreeMap<u32, String>,
+    /// The time between two ticks of the kernel.
+    pub tick_ns: u64,
 }
 
 /// The lens' section of a report, from the call statistics of rows, without single calls.
@@ -56,7 +58,7 @@ pub fn lens_report(
     let calls = rows.calls(&total, symbols);
     let of_groups = groups.iter().filter_map(|group| group.account.as_ref());
     LensReport {
-        account: ThreadAccount::sum(of_groups).or_else(|| account(&total, &calls)),
+        account: ThreadAccount::sum(of_groups).or_else(|| account(&total, &calls, rows.tick_ns)),
         io_uring: requests(&total, rows.order),
         files: rows.files(&total),
         calls,
@@ -115,7 +117,7 @@ impl ReportRows<'_> {
                 report.account = None;
             }
         }
-        rows[common].account = account(&joint, &self.calls(&joint, symbols));
+        rows[common].account = account(&joint, &self.calls(&joint, symbols), self.tick_ns);
     }
 
     /// What rows of one process, thread or command have in common.
@@ -143,7 +145,7 @@ impl ReportRows<'_> {
         let ended_ns = row.ended_ns.clamp(began_ns, self.counted.end);
         let calls = self.calls(row, symbols);
         RowReport {
-            account: account(row, &calls),
+            account: account(row, &calls, self.tick_ns),
             pid: name.tgid,
             tid: (self.per == wire::PER_THREAD).then_some(name.pid),
             // The session's common row has no task.
@@ -317,6 +319,7 @@ mod tests {
             has_files: false,
             counted: 0..0,
             names: &BTreeMap::new(),
+            tick_ns: 4_000_000,
         };
         lens_report(stats, &rows, &KernelSymbols::default())
     }
@@ -404,6 +407,7 @@ mod tests {
             has_files: false,
             counted: 0..0,
             names: &BTreeMap::new(),
+            tick_ns: 4_000_000,
         };
         rows.calls(&row(), &KernelSymbols::default())
     }

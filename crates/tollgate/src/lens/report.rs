@@ -152,9 +152,15 @@ pub struct ThreadAccount {
     pub calls_ns: u64,
     /// On a processor outside of calls: the program's own code, page faults and interrupts.
     pub cpu_ns: u64,
+    /// Of `cpu_ns`: the program's own code. Absent if `cpu_ns` is 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<UserTime>,
     /// Ready to run, outside of calls.
     pub runqueue_ns: u64,
-    /// Asleep outside of calls: in page faults, and in what the kernel does after a call.
+    /// Asleep in page faults outside of calls.
+    #[serde(default)]
+    pub faulting_ns: u64,
+    /// Asleep in what the kernel does between the end of a call and the program.
     pub asleep_ns: u64,
     /// Stopped by a signal, a tracer or the freezer of cgroup v2.
     pub stopped_ns: u64,
@@ -169,6 +175,19 @@ pub struct ThreadAccount {
     /// Page faults outside of calls.
     pub minor_faults: u64,
     pub major_faults: u64,
+}
+
+/// A processor time in user mode, estimated by the ticks that have met the threads there. Times are
+/// in nanoseconds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct UserTime {
+    pub ns: u64,
+    pub low_ns: u64,
+    pub high_ns: u64,
+    pub confidence: f64,
+    pub ticks: u64,
+    /// The time between two ticks.
+    pub tick_ns: u64,
 }
 
 /// The interval of an estimated wall time, in nanoseconds.

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use anyhow::Result;
-use kernel::clock::now_ns;
+use kernel::clock::{now_ns, tick_ns};
 use kernel::gate::Lock;
 use kernel::lens::call_stats::{RowName, RowStats};
 use kernel::lens::counters::Collector;
@@ -211,6 +211,8 @@ impl Extension for LensInSession {
     }
 
     fn at_detach(&mut self, context: &mut SessionContext<'_>, lock: &Lock) -> Result<()> {
+        // A failure loses nothing but these times.
+        let user_times = context.gate.add_user_times(lock, context.session);
         let now = now_ns();
         let live = self.collector.read_at_detach(context.gate, lock, context.session.index)?;
         let counted = self.counted.start..now;
@@ -222,7 +224,7 @@ impl Extension for LensInSession {
         if self.trace.is_some() {
             self.live = live;
         }
-        Ok(())
+        Ok(user_times?)
     }
 
     /// The memory of records is freed with the tasks, and may be another session's soon after.
@@ -267,6 +269,7 @@ impl Extension for LensInSession {
             has_files: self.mask & wire::LENS_FILES != 0,
             counted: self.counted.clone(),
             names: &self.names,
+            tick_ns: tick_ns(),
         };
         let report = lens_report(&stats, &rows, symbols);
         for name in &self.histograms {
