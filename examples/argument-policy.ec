@@ -5,11 +5,14 @@
  *
  *     tollgate run --guard=watch --plugin examples/argument-policy.ec -- ./server
  *
- * It does not see old_mmap of 32-bit programs, whose arguments are in memory, and files that are
- * created open to all, because that depends on the umask.
+ * It does not see old_mmap of 32-bit programs, whose arguments are in memory. Nor does it see files
+ * that are created open to all, because that depends on the umask, and access control lists, which
+ * setxattr sets.
  */
 enum { PROT_WRITE = 2, PROT_EXEC = 4, S_IWOTH = 2 };
 enum { SHM_EXEC = 0100000, READ_IMPLIES_EXEC = 0x0400000 };
+/* include/uapi/linux/ipc.h */
+enum { SHMAT = 21 };
 
 u64 writable_code, open_to_all;
 
@@ -23,6 +26,14 @@ on guard(mmap, mmap2, mprotect, pkey_mprotect) {
 
 on guard(shmat) {
 	if (shmflg & SHM_EXEC) {
+		writable_code++;
+		return 1;
+	}
+}
+
+/* 32-bit programs can also call shmat by ipc, which is a call for many purposes. */
+on guard(ipc) {
+	if ((arg0 & 0xffff) == SHMAT && arg2 & SHM_EXEC) {
 		writable_code++;
 		return 1;
 	}
@@ -43,7 +54,7 @@ on guard(chmod, fchmod, fchmodat, fchmodat2) {
 	}
 }
 
-on verdict(mmap, mmap2, mprotect, pkey_mprotect, shmat, personality, chmod, fchmod, fchmodat,
+on verdict(mmap, mmap2, mprotect, pkey_mprotect, shmat, ipc, personality, chmod, fchmod, fchmodat,
 	   fchmodat2) {
 	if (denounced)
 		print("process %u, call %u: %u anomalies among its last 128 calls", pid(), call, lfc);

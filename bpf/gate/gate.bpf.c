@@ -365,15 +365,15 @@ int gate_attach_tasks(struct bpf_iter__task *ctx)
 	return 0;
 }
 
-/* Adds the time in user mode to the accounts of all threads that have not ended. */
+/* Adds the kernel's ticks to the accounts of all threads that have not ended. */
 SEC("iter/task")
-int gate_iter_user_times(struct bpf_iter__task *ctx)
+int gate_iter_ticks(struct bpf_iter__task *ctx)
 {
 	struct task_struct *task = ctx->task;
 	u32 slot = task ? slot_of(task) : 0;
 
 	if (slot && has(thread_at(slot), LENS))
-		lens_read_user_time(thread_at(slot), task);
+		lens_read_ticks(thread_at(slot), task);
 	return 0;
 }
 

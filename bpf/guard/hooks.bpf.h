@@ -68,6 +68,7 @@ static __always_inline bool guard_test_call(struct thread_state *thread, u32 cal
 		if (is_known)
 			frame_push(thread, cold, 1);
 		mismatches |= GUARD_DENOUNCED;
+		thread->guard.restart |= GUARD_CALL_DENOUNCED;
 	}
 	is_suspended = is_execve_suspended(&session->guard, cold, call);
 	is_final = is_suspended || (session->guard.response == GUARD_DENY && is_execve(call));
@@ -97,7 +98,7 @@ static __always_inline void guard_begin_program(struct thread_state *thread, u64
 	thread->guard.window = 0;
 	/* `held` stays: a thread that was held at its execve has still to be released. */
 	thread->guard.handlers = 0;
-	thread->guard.is_restart_expected = 0;
+	thread->guard.restart = 0;
 	thread->guard.precall = 0;
 	frame_reset(thread, cold);
 	cold->max_lfc = 0;
@@ -111,8 +112,8 @@ static __always_inline void guard_begin_program(struct thread_state *thread, u64
 
 /*
  * A guarded thread stays guarded. If it already runs, then its guard stays the same, because that
- * guard may hold it. A new thread gets the new session's guard or, if there is none, that of its
- * parent.
+ * guard may hold it; unless that guard does not select its program. A new thread gets the new
+ * session's guard or, if there is none, that of its parent.
  */
 static __always_inline void guard_join(struct joining *at)
 {
@@ -124,7 +125,9 @@ static __always_inline void guard_join(struct joining *at)
 	if (before) {
 		was_guarded = has(before, GUARD);
 		stays = was_guarded &&
-			(before == thread || before->guard.session == at->session_index);
+			(before == thread || before->guard.session == at->session_index) &&
+			(thread->guard.held ||
+			 before->guard.profile_slot != GUARD_PROFILE_UNSELECTED);
 	}
 	if ((at->mask & GUARD) && !stays) {
 		thread->guard.session = at->session_index;

@@ -209,6 +209,7 @@ __noinline u32 guard_slow_path(struct thread_state *thread, struct guard_profile
 			       struct guard_parameters *parameters, u32 call, u32 is_denounced)
 {
 	u32 symbol, flags;
+	bool is_same;
 	u64 window;
 	u16 calls;
 
@@ -216,11 +217,13 @@ __noinline u32 guard_slow_path(struct thread_state *thread, struct guard_profile
 		return 0;
 	calls = thread->guard.batch_size - thread->guard.batch_left;
 	flags = call_flags(call);
-	if (unlikely(thread->guard.is_restart_expected || flags & CALL_RESTART)) {
-		thread->guard.is_restart_expected = 0;
+	if (unlikely(thread->guard.restart & GUARD_RESTART_EXPECTED || flags & CALL_RESTART)) {
+		thread->guard.restart &= ~GUARD_RESTART_EXPECTED;
 		symbol = profile->symbol_of[call];
-		if (flags & CALL_RESTART ||
-		    (symbol && symbol == (thread->guard.window & GUARD_SYMBOL_OTHER))) {
+		is_same = flags & CALL_RESTART ||
+			  (symbol && symbol == (thread->guard.window & GUARD_SYMBOL_OTHER));
+		/* A handler may have given the restarted call other arguments. */
+		if (is_same && (!is_denounced || thread->guard.restart & GUARD_CALL_DENOUNCED)) {
 			thread->guard.batch_left++;
 			return NOT_TESTED;
 		}
@@ -230,6 +233,7 @@ __noinline u32 guard_slow_path(struct thread_state *thread, struct guard_profile
 		thread->guard.batch_left++;
 		return NOT_TESTED;
 	}
+	thread->guard.restart &= ~GUARD_CALL_DENOUNCED;
 	symbol = profile->symbol_of[call];
 	if (!symbol)
 		symbol = take_symbol(profile, call);

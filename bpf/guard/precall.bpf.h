@@ -43,7 +43,7 @@ static __always_inline int undo_call(u32 calls)
 	 * passes its hook once for each of them, and is undone each time.
 	 */
 	thread->guard.precall = calls == PRECALL_KILL ? PRECALL_KILL | PRECALL_UNDONE : 0;
-	thread->guard.is_restart_expected = 1;
+	thread->guard.restart |= GUARD_RESTART_EXPECTED;
 	return -ERESTARTNOINTR;
 }
 

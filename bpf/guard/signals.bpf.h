@@ -28,7 +28,9 @@ static __always_inline void handler_return(struct thread_state *thread)
 	for (i = 0; i < GUARD_HANDLERS - 1; i++)
 		cold->interrupted[i] = cold->interrupted[i + 1];
 	thread->guard.handlers--;
-	thread->guard.is_restart_expected = !!(window & GUARD_RESTARTS);
+	thread->guard.restart = thread->guard.restart >> 1 & ~GUARD_RESTART_EXPECTED;
+	if (window & GUARD_RESTARTS)
+		thread->guard.restart |= GUARD_RESTART_EXPECTED;
 	thread->guard.window = window & GUARD_WINDOW_MASK;
 }
 
@@ -47,7 +49,7 @@ static __always_inline void handler_enter(struct thread_state *thread, bool will
 	 */
 	if (thread->guard.handlers < GUARD_HANDLERS)
 		thread->guard.handlers++;
-	thread->guard.is_restart_expected = 0;
+	thread->guard.restart = (thread->guard.restart & ~GUARD_RESTART_EXPECTED) << 1;
 	thread->guard.window = 0;
 }
 
@@ -67,7 +69,7 @@ static __always_inline void guard_mark_restart(struct thread_state *thread,
 	if (result == ERESTARTSYS || result == ERESTARTNOINTR || result == ERESTARTNOHAND ||
 	    result == ERESTART_RESTARTBLOCK ||
 	    (result == EINTR && precall_of(thread->call) & PRECALL_DEFER))
-		thread->guard.is_restart_expected = 1;
+		thread->guard.restart |= GUARD_RESTART_EXPECTED;
 }
 
 /* A signal is delivered. The kernel restarts the call as in arch/x86/kernel/signal.c. */

@@ -32,7 +32,7 @@ static long run_step(u64 index, void *unused)
 			step->mismatches = 0;
 		break;
 	case STEP_STOP:
-		thread->guard.is_restart_expected = 1;
+		thread->guard.restart |= GUARD_RESTART_EXPECTED;
 		break;
 	default:
 		handler_enter(thread, step->kind == STEP_SIGNAL_RESTARTS);

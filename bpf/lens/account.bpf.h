@@ -59,7 +59,7 @@ static __always_inline bool lens_has_exception(struct task_struct *task)
 static __always_inline bool lens_is_in_unseen_call(struct thread_state *thread)
 {
 	return thread->in_call == IN_CALL_BEFORE_LENS ||
-	       (!thread->generation && lens_life_of(thread)->began_in_call);
+	       (!thread->generation && lens_life_of(thread)->beginning & LIFE_BEGAN_IN_CALL);
 }
 
 /*
@@ -115,7 +115,7 @@ static __always_inline void lens_begin_outside(struct lens_life *life, struct ta
 	life->left_ns = now;
 	life->left_delay_ns = task->sched_info.run_delay;
 	life->left_runs = (u32)task->sched_info.pcount;
-	life->left_part = part;
+	life->left_part = part - ACCOUNT_LIFE;
 }
 
 /*
@@ -133,7 +133,7 @@ static __noinline int lens_begin_life(struct thread_state *thread, struct task_s
 	now = bpf_ktime_get_ns();
 	life->began_ns = 0;
 	life->left_ns = 0;
-	life->began_in_call = 0;
+	life->beginning = 0;
 	if (task->flags & (PF_IO_WORKER | PF_USER_WORKER))
 		return 0;
 	lens_processor_ns(task, now, &processor);
@@ -142,11 +142,14 @@ static __noinline int lens_begin_life(struct thread_state *thread, struct task_s
 	life->minor_faults = task->min_flt;
 	life->major_faults = task->maj_flt;
 	life->user_ms = task->utime / NS_PER_MS;
-	life->began_in_call = !thread->in_call && !thread->generation &&
-			      (lens_has_call(task) || !task->sched_info.last_arrival);
-	life->begins_in_execve = thread->until_exec;
+	life->system_ms = task->stime / NS_PER_MS;
+	if (!thread->in_call && !thread->generation &&
+	    (lens_has_call(task) || !task->sched_info.last_arrival))
+		life->beginning |= LIFE_BEGAN_IN_CALL;
+	if (thread->until_exec)
+		life->beginning |= LIFE_BEGAN_IN_EXECVE;
 	life->began_ns = now;
-	if (!task->on_cpu && !thread->in_call && !life->began_in_call)
+	if (!task->on_cpu && !thread->in_call && !(life->beginning & LIFE_BEGAN_IN_CALL))
 		lens_begin_outside(life, task, lens_part_of_wait(task, task->__state, is_held),
 				   now);
 	return 0;
@@ -159,29 +162,32 @@ static __always_inline struct cell *lens_part_cell(struct thread_state *thread, 
 	return cell_for(thread, part, &entry);
 }
 
-/*
- * Adds a thread's processor time in user mode since the last time to its account. Where the kernel
- * counts this time at ticks, it is the number of the ticks that have met the thread in user mode.
- */
-static __always_inline void lens_add_user_time(struct lens_life *life, struct task_struct *task,
-					       struct cell *cell)
+/* The increase of a kernel's counter in ns since the last time. `counted_ms`: its value then. */
+static __always_inline u64 lens_increase(u64 ns, u32 *counted_ms)
 {
-	u32 now = task->utime / NS_PER_MS, before;
+	u32 now = ns / NS_PER_MS, before;
 
-	/* A session's end may read the time of a thread while that ends on another processor. */
-	before = __sync_lock_test_and_set(&life->user_ms, now);
-	if ((s32)(now - before) > 0)
-		cell->sampled_ns += (u64)(now - before) * NS_PER_MS;
+	/* A session's end may read the counters of a thread that ends on another processor. */
+	before = __sync_lock_test_and_set(counted_ms, now);
+	return (s32)(now - before) > 0 ? (u64)(now - before) * NS_PER_MS : 0;
+}
+
+/* Adds the ticks that have met a thread since the last time to its account. */
+static __always_inline void lens_add_ticks(struct lens_life *life, struct task_struct *task,
+					   struct cell *cell)
+{
+	cell->sampled_ns += lens_increase(task->utime, &life->user_ms);
+	cell->sampled_ns2 += lens_increase(task->stime, &life->system_ms);
 }
 
 /* As before, of a thread that has not ended. */
-static __noinline int lens_read_user_time(struct thread_state *thread, struct task_struct *task)
+static __noinline int lens_read_ticks(struct thread_state *thread, struct task_struct *task)
 {
 	struct lens_life *life = lens_life_of(thread);
 	struct cell *cell = life->began_ns ? lens_part_cell(thread, ACCOUNT_LIFE) : NULL;
 
 	if (cell)
-		lens_add_user_time(life, task, cell);
+		lens_add_ticks(life, task, cell);
 	return 0;
 }
 
@@ -206,7 +212,7 @@ static __noinline int lens_add_life(struct thread_state *thread, struct task_str
 	cell->minor_faults += (u32)task->min_flt - life->minor_faults;
 	cell->major_faults += (u32)task->maj_flt - life->major_faults;
 	if (part == ACCOUNT_LIFE)
-		lens_add_user_time(life, task, cell);
+		lens_add_ticks(life, task, cell);
 	if (!lens_processor_ns(task, now, &processor))
 		return 0;
 	known += processor - life->processor_ns;
@@ -305,8 +311,8 @@ __noinline int lens_split_life(u32 slot)
 
 	if (!(config.enabled & LENS) || !life->began_ns)
 		return 0;
-	if (life->begins_in_execve) {
-		life->begins_in_execve = 0;
+	if (life->beginning & LIFE_BEGAN_IN_EXECVE) {
+		life->beginning &= ~LIFE_BEGAN_IN_EXECVE;
 		return 0;
 	}
 	lens_sync_clock(thread, task, this_cpu());
@@ -336,7 +342,7 @@ __noinline int lens_split_life(u32 slot)
 			cell->blocked_ns += unaccounted;
 		cell->minor_faults += minor - life->minor_faults;
 		cell->major_faults += major - life->major_faults;
-		lens_add_user_time(life, task, cell);
+		lens_add_ticks(life, task, cell);
 	}
 	life->began_ns = began;
 	life->processor_ns = processor;
@@ -365,7 +371,7 @@ static __always_inline void lens_leave_outside(struct switching *at)
 static __always_inline void lens_add_outside(struct thread_state *thread, struct lens_life *life,
 					     u64 off, u64 waited)
 {
-	u32 part = life->left_part;
+	u32 part = ACCOUNT_LIFE + life->left_part;
 	struct cell *cell = lens_part_cell(thread, part);
 
 	if (!cell)

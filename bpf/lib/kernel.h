@@ -414,6 +414,7 @@ struct task_struct {
 	struct restart_block restart_block;
 	struct sighand_struct *sighand;
 	u64 utime;
+	u64 stime;
 	unsigned long nvcsw;
 	unsigned long nivcsw;
 	unsigned long min_flt;

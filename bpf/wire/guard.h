@@ -367,13 +367,21 @@ struct guard_hot {
 	__u8 lfc;
 	/* The number of signal handlers that the thread is in. */
 	__u8 handlers;
-	/* The kernel restarts the interrupted call: the next call is the same one. */
-	__u8 is_restart_expected;
+	/* GUARD_RESTART_EXPECTED, and what plugins have denounced: GUARD_CALL_DENOUNCED. */
+	__u8 restart;
 	__u8 held;
 	__u16 profile_slot;
 	/* The session that guards it. It may differ from the session in which the thread counts. */
 	__u16 session;
 };
+
+/* The kernel restarts the interrupted call: the next call is the same one. */
+#define GUARD_RESTART_EXPECTED 1
+/*
+ * A plugin has denounced the latest call that was tested. The higher bits are the same of the calls
+ * that handlers have interrupted, the latest first.
+ */
+#define GUARD_CALL_DENOUNCED 2
 
 /* A thread's state: what the guard needs at anomalies, holds and signals (guard_threads). */
 struct guard_cold {

@@ -59,8 +59,9 @@ struct cell {
 enum account_part {
 	/*
 	 * Whole lives, of which calls and all other parts are parts: the number of threads, their
-	 * time while they counted, as blocked_ns the unaccounted part of it, and as sampled_ns the
-	 * processor time in user mode, as the kernel counts it (task_struct.utime).
+	 * time while they counted, and as blocked_ns the unaccounted part of it. As sampled_ns and
+	 * sampled_ns2, they have the processor time in user mode and in the kernel, as the kernel
+	 * counts it at its ticks (task_struct.utime and stime).
 	 */
 	ACCOUNT_LIFE = CALL_INDICES,
 	/* Calls that are in no call's cell, because their beginning or their end was not seen. */
@@ -388,19 +389,21 @@ struct lens_life {
 	__u64 left_ns;
 	__u64 left_delay_ns;
 	__u32 left_runs;
-	/* Its processor time in user mode that is counted already, in ms. */
+	/* Its processor time in user mode and in the kernel that is counted already, in ms. */
 	__u32 user_ms;
-	/* The part of the account to which that wait belongs: enum account_part. */
-	__u16 left_part;
+	__u32 system_ms;
 	/* In IN_OUTER_CALL: the row in which the call is counted. */
 	__u16 outer_row;
-	/* It began to count within a call whose beginning was not seen. */
-	__u8 began_in_call;
-	/* It began to count with the call of execve that it is in. */
-	__u8 begins_in_execve;
-	/* Pads to a whole cache line. */
-	__u8 unused[2];
+	/* The part of the account to which that wait belongs, less ACCOUNT_LIFE. */
+	__u8 left_part;
+	/* LIFE_BEGAN_IN_CALL and LIFE_BEGAN_IN_EXECVE */
+	__u8 beginning;
 };
+
+/* It began to count within a call whose beginning was not seen. */
+#define LIFE_BEGAN_IN_CALL 1
+/* It began to count with the call of execve that it is in. */
+#define LIFE_BEGAN_IN_EXECVE 2
 
 /* Processes with in-band records, from 1 on: thread_state has 8 bits for the number. */
 #define IN_BAND_PROCESSES 256
@@ -460,14 +463,14 @@ struct in_band_site_key {
  * own row.
  */
 #define LENS_LOSSES(X)                                                                             \
-	X(EXITS, SHARED, "calls without an observed end")                                          \
-	X(CALLS, SHARED, "calls not recorded (table full)")                                        \
-	X(CELLS_FULL, SHARED, "calls counted in their session's common row (table full)")          \
-	X(REQUESTS, SHARED, "io_uring requests not counted (table full)")                          \
-	X(REQUEST_ENDS, SHARED, "io_uring requests without an observed end (queue full)")          \
-	X(SITES_FULL, SHARED, "blocking sites not recorded (table full)")                          \
-	X(FILES_FULL, SHARED, "calls not counted for their file (table full)")                     \
-	X(CAUSES_FULL, SHARED, "wakers and holders of locks not recorded (table full)")            \
+	X(EXITS, LENS, "calls without an observed end")                                            \
+	X(CALLS, LENS, "calls not recorded (table full)")                                          \
+	X(CELLS_FULL, LENS, "calls counted in their session's common row (table full)")            \
+	X(REQUESTS, LENS, "io_uring requests not counted (table full)")                            \
+	X(REQUEST_ENDS, LENS, "io_uring requests without an observed end (queue full)")            \
+	X(SITES_FULL, LENS, "blocking sites not recorded (table full)")                            \
+	X(FILES_FULL, LENS, "calls not counted for their file (table full)")                       \
+	X(CAUSES_FULL, LENS, "wakers and holders of locks not recorded (table full)")              \
 	X(SLOW_CALLS, SESSION, "slow calls not reported (buffer full)")                            \
 	X(FLAME_RATE, SESSION, "blocked intervals not sampled (more than 2,000 a second)")         \
 	X(FLAME_FULL, SESSION, "stacks for flame graphs not recorded (buffer full)")               \

@@ -6,8 +6,9 @@
  *	X(NAME, REACH, TEXT)
  *
  * The line makes LOSS_NAME, and TEXT is its name in reports. A loss with the reach SESSION concerns
- * one session. A SHARED loss also concerns the statistics of the sessions that the tasks came from.
- * build.rs makes the table in crates/kernel/src/losses.rs from the same lines.
+ * one session. A SHARED loss also concerns the statistics of the sessions that the tasks came from,
+ * and a LENS loss those of them that have a lens. build.rs makes the table in
+ * crates/kernel/src/losses.rs from the same lines.
  */
 #ifndef TOLLGATE_WIRE_LOSSES_H
 #define TOLLGATE_WIRE_LOSSES_H
@@ -25,7 +26,7 @@
  */
 #define GATE_LOSSES(X)                                                                             \
 	X(THREADS_FULL, SHARED, "threads not gated (table full)")                                  \
-	X(ROWS_FULL, SHARED, "groups merged into another (table full)")                            \
+	X(ROWS_FULL, LENS, "groups merged into another (table full)")                              \
 	X(RECONFIGURED, SHARED, "calls not attributable at a change of the gate's generation")     \
 	X(ROW_NOTICES, SESSION, "group notices not sent (buffer full)")                            \
 	X(CGROUP_NOTICES, SESSION, "processes in a control group found late (buffer full)")

@@ -20,6 +20,8 @@ pub type LossCounters = [u64; wire::LOSSES as usize];
 enum LossReach {
     /// Also the sessions from which the tasks were taken over.
     Shared,
+    /// Those of them that have a lens.
+    Lens,
     /// Only the session that counts it.
     Session,
 }
@@ -42,7 +44,7 @@ fn key(session: u32, reason: usize) -> u32 {
 
 fn add_shared(sums: &mut LossCounters, more: &LossCounters) {
     for ((sum, n), reason) in sums.iter_mut().zip(more).zip(&LOSS_REASONS) {
-        if reason.reach == LossReach::Shared {
+        if reason.reach != LossReach::Session {
             *sum += n;
         }
     }
@@ -51,6 +53,19 @@ fn add_shared(sums: &mut LossCounters, more: &LossCounters) {
 impl Gate {
     /// The losses since the session began that affect its statistics.
     pub fn losses(&self, session: u32) -> Result<LossCounters> {
+        let mut sums = self.own_and_shared_losses(session)?;
+        if self.sessions.read(session).mask & wire::LENS == 0 {
+            let own = self.own_losses(session)?;
+            for ((sum, n), reason) in sums.iter_mut().zip(own).zip(&LOSS_REASONS) {
+                if reason.reach == LossReach::Lens {
+                    *sum = n;
+                }
+            }
+        }
+        Ok(sums)
+    }
+
+    fn own_and_shared_losses(&self, session: u32) -> Result<LossCounters> {
         let mut sums = self.own_losses(session)?;
         add_shared(&mut sums, &self.sessions.read(session).inherited_losses);
         add_shared(&mut sums, &self.inner_losses(session)?);
@@ -106,7 +121,7 @@ impl Gate {
 
     /// Adds a session's losses to those of its parent sessions, when it ends before them.
     pub(crate) fn hand_over_losses(&self, session: u32) -> Result<()> {
-        let losses = self.losses(session)?;
+        let losses = self.own_and_shared_losses(session)?;
         for parent in self.parent_sessions(session) {
             let mut sums = self.sessions.read(parent).inherited_losses;
             add_shared(&mut sums, &losses);

@@ -1,6 +1,6 @@
 //! What is mounted where, from /proc/PID/mountinfo (Documentation/filesystems/proc.rst).
 
-use std::fs;
+use crate::process::read_text;
 
 /// A mounted file system. Texts have the escapes of the file: a space is `\040`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub struct Mount {
 /// The mounts of this process's mount namespace, in the order in which they were mounted. Empty
 /// if /proc is not mounted.
 pub fn mounted() -> Vec<Mount> {
-    parse(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
+    parse(&read_text("/proc/self/mountinfo").unwrap_or_default())
 }
 
 /// Parses the text of a mountinfo file. Lines of another form are skipped.

@@ -7,6 +7,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::ExitStatus;
 use std::time::Duration;
 
@@ -204,8 +205,7 @@ pub(crate) fn threads(pid: u32) -> Vec<u32> {
 /// number in this process's PID namespace.
 pub fn thread_of_own_number(process: u32, own: u32) -> Option<u32> {
     let is_own = |tid: &u32| {
-        let status =
-            fs::read_to_string(format!("/proc/{process}/task/{tid}/status")).unwrap_or_default();
+        let status = read_text(format!("/proc/{process}/task/{tid}/status")).unwrap_or_default();
         // proc_pid_status(5): the number in the reader's namespace, then in each nested namespace.
         let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
         numbers.and_then(|numbers| numbers.split_whitespace().last()?.parse().ok()) == Some(own)
@@ -379,7 +379,7 @@ pub fn own_sid() -> Option<u32> {
 
 /// The process that a thread belongs to, if the thread exists.
 pub fn process_of_thread(thread: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+    let status = read_text(format!("/proc/{thread}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
 }
 
@@ -426,7 +426,7 @@ pub(crate) fn is_ending(process: u32) -> bool {
     const EXITING: u64 = 4;
     let stat = stat(process);
     let flags = stat.get(STAT_FLAGS).and_then(|flags| flags.parse::<u64>().ok()).unwrap_or(EXITING);
-    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let status = read_text(format!("/proc/{process}/status")).unwrap_or_default();
     let is_killed = |line: &str| {
         let pending = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"));
         let pending = pending.and_then(|pending| u64::from_str_radix(pending.trim(), 16).ok());
@@ -448,9 +448,17 @@ fn stat_of_thread(thread: u32) -> Vec<String> {
 }
 
 fn fields_of_stat(path: &str) -> Vec<String> {
-    let stat = fs::read_to_string(path).unwrap_or_default();
+    let stat = read_text(path).unwrap_or_default();
     // The name, which comes before the state in parentheses, may contain spaces and parentheses.
     stat.rsplit(") ").next().unwrap_or_default().split(' ').map(str::to_owned).collect()
+}
+
+/// The text of a file of /proc. The names of processes and files in it need not be UTF-8.
+///
+/// # Errors
+/// If the file cannot be read.
+pub fn read_text(path: impl AsRef<Path>) -> io::Result<String> {
+    fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// What the scheduler and the memory management have counted for a thread.

@@ -294,7 +294,7 @@ impl Gate {
         if !session.iterators.as_ref().is_some_and(is_current) {
             let kinds: &[_] = match self.enabled() & wire::LENS {
                 0 => &[IteratorKind::Attach],
-                _ => &[IteratorKind::Attach, IteratorKind::UserTimes],
+                _ => &[IteratorKind::Attach, IteratorKind::Ticks],
             };
             session.iterators = Some((self.generation(), self.load_iterators(kinds)?));
         }
@@ -313,11 +313,11 @@ impl Gate {
         }
     }
 
-    /// Adds the time in user mode to the accounts of threads that have not ended, if the session
-    /// has attached tasks.
-    pub fn add_user_times(&self, _lock: &Lock, session: &Session) -> Result<()> {
+    /// Adds the kernel's ticks to the accounts of threads that have not ended, if the session has
+    /// attached tasks.
+    pub fn add_ticks(&self, _lock: &Lock, session: &Session) -> Result<()> {
         let Some((_, iterators)) = &session.iterators else { return Ok(()) };
-        iterators.run(IteratorKind::UserTimes).map(drop)
+        iterators.run(IteratorKind::Ticks).map(drop)
     }
 
     /// Removes the requests that killed processes have left. The requests of a living session are
@@ -436,7 +436,8 @@ impl Gate {
                     && !self.enclosing_sessions(u32::from(life.outer_row)).contains(&session);
                 let is_in_call = is_watched && matches!(state, wire::IN_CALL | wire::IN_OUTER_CALL);
                 let entered_ns = if is_outer { 0 } else { thread.lens.entered_ns };
-                let is_unseen = thread.generation == 0 && life.began_in_call != 0
+                let is_unseen = thread.generation == 0
+                    && u32::from(life.beginning) & wire::LIFE_BEGAN_IN_CALL != 0
                     || state == wire::IN_CALL_BEFORE_LENS;
                 LiveThread {
                     slot,

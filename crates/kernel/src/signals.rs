@@ -269,16 +269,20 @@ extern "C" fn note_interrupt(_signal: libc::c_int) {
     }
 }
 
-/// Makes SIGINT, SIGTERM and SIGHUP set `flag`, instead of ending the process.
+/// Makes SIGINT, SIGTERM and SIGHUP set `flag`, instead of ending the process. Those that the
+/// parent has ignored stay ignored, as nohup(1) and shells without job control expect.
 pub fn on_interrupt(flag: &'static AtomicBool) -> Result<()> {
     INTERRUPT_FLAG.store(std::ptr::from_ref(flag).cast_mut(), Ordering::Relaxed);
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: the handler only stores to an atomic.
         let previous =
             unsafe { libc::signal(signal, note_interrupt as *const () as libc::sighandler_t) };
-        if previous == libc::SIG_ERR {
-            return Err(io::Error::last_os_error()).doing("handle Ctrl-C");
-        }
+        match previous {
+            libc::SIG_ERR => return Err(io::Error::last_os_error()).doing("handle Ctrl-C"),
+            // SAFETY: a valid disposition.
+            libc::SIG_IGN => unsafe { libc::signal(signal, libc::SIG_IGN) },
+            _ => previous,
+        };
     }
     Ok(())
 }

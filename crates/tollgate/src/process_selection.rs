@@ -10,7 +10,7 @@ use clap::Args;
 use clap::builder::{NonEmptyStringValueParser, OsStringValueParser, TypedValueParser as _};
 use identity::cgroup::Cgroups;
 use kernel::mounts::{Mount, mounted};
-use kernel::process::has_own_proc;
+use kernel::process::{has_own_proc, read_text};
 
 use crate::format::{command_line, printable};
 use crate::output::print_message;
@@ -125,7 +125,7 @@ fn process_of_thread(pid: u32) -> Result<u32> {
     if pid == std::process::id() {
         bail!("process {pid} is Tollgate itself, which cannot be watched");
     }
-    let status = match fs::read_to_string(format!("/proc/{pid}/status")) {
+    let status = match read_text(format!("/proc/{pid}/status")) {
         Ok(status) => status,
         Err(_) => bail!("there is no process {pid}; it may have ended"),
     };

@@ -2,7 +2,9 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::fs::{
+    DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _,
+};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -13,6 +15,8 @@ use crate::format::shown_path;
 /// A listening socket; its file exists as long as this value.
 pub struct SocketFile {
     path: PathBuf,
+    /// The device and the number of the file.
+    identity: Option<(u64, u64)>,
     listener: UnixListener,
 }
 
@@ -54,7 +58,7 @@ impl SocketFile {
         }
         let listener = UnixListener::bind(path).with_context(context)?;
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).with_context(context)?;
-        Ok(Self { path: path.to_owned(), listener })
+        Ok(Self { path: path.to_owned(), identity: identity(path), listener })
     }
 
     pub fn path(&self) -> &Path {
@@ -66,15 +70,36 @@ impl SocketFile {
     }
 }
 
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    fs::symlink_metadata(path).ok().map(|file| (file.dev(), file.ino()))
+}
+
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        // If the file was removed meanwhile, another process may listen there now.
+        if identity(&self.path) == self.identity {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn socket_of_another_process_stays() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("socket");
+        let listen = || SocketFile::listen(&path, 0o600, String::new).expect("it is free");
+        let first = listen();
+        fs::remove_file(&path).expect("it is ours");
+        let second = listen();
+        drop(first);
+        assert!(UnixStream::connect(&path).is_ok());
+        drop(second);
+        assert!(!path.exists());
+    }
 
     #[test]
     fn path_that_is_too_long_is_explained() {

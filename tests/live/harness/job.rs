@@ -55,10 +55,10 @@ pub fn folder() -> TempDir {
     folder
 }
 
-/// Resets signals that are ignored: by a shell in background jobs, in case the tests run as one;
-/// and SIGXFSZ in each program with Tollgate's start-up code, so also in the tests.
+/// Resets signals that are ignored: by nohup, or a shell in background jobs, in case the tests run
+/// as one; and SIGXFSZ in each program with Tollgate's start-up code, so also in the tests.
 fn reset_signals() -> io::Result<()> {
-    for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGXFSZ] {
+    for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGXFSZ] {
         // SAFETY: async-signal-safe, and a valid disposition.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }

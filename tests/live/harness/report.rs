@@ -81,6 +81,9 @@ pub struct ThreadAccount {
     pub lifetime_ns: u64,
     pub calls_ns: u64,
     pub cpu_ns: u64,
+    pub processor_ns: u64,
+    pub user_ticks: u64,
+    pub system_ticks: u64,
     pub user: Option<UserTime>,
     pub runqueue_ns: u64,
     pub faulting_ns: u64,
@@ -98,8 +101,6 @@ pub struct UserTime {
     pub ns: u64,
     pub low_ns: u64,
     pub high_ns: u64,
-    pub ticks: u64,
-    pub tick_ns: u64,
 }
 
 #[derive(Debug, Clone, Deserialize)]

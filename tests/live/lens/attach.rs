@@ -35,6 +35,24 @@ fn by_pid_until_exit() {
     assert_eq!(report.exit, None);
 }
 
+/// As nohup(1) does.
+#[test]
+fn signal_that_the_parent_ignores_stays_ignored() {
+    let subject = Subject::new();
+    let ignore = || {
+        // SAFETY: async-signal-safe, and a valid disposition.
+        unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
+        Ok(())
+    };
+    let lens = Job::lens(&format!("-p {}", subject.pid())).before_exec(ignore).start();
+    watches(&lens);
+    lens.signal(libc::SIGHUP);
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(!lens.is_over());
+    interrupted(lens);
+    subject.end();
+}
+
 #[test]
 fn sigint_ends_the_lens_only() {
     let mut subject = Subject::new();

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::harness::guarded_program::Guarded;
+use crate::harness::guarded_program::{GuardSection, Guarded};
 use crate::harness::job::{folder, is_in_read};
 use crate::harness::network::OwnNetwork;
 use crate::harness::plugins::{PluginDaemon, entries, number, plugins, report};
@@ -716,6 +716,30 @@ fn guard_and_verdict_hooks() {
     // Without the guard, the verdict handler does not run.
     let ran = it.job(&plugin, "calls 5").finish().success();
     assert_eq!(number(&plugins(&ran)[0], "seen"), 0);
+}
+
+/// The kernel restarts an interrupted call with the arguments that a handler has left.
+#[test]
+fn restarted_calls_are_denounced_once() {
+    let it = Guarded::new();
+    let folder = folder();
+    let run = |options: &str, lengths: &str| {
+        let file = folder.path().join("lengths.ec");
+        fs::write(&file, format!("on guard(read) {{ return {lengths}; }}\n")).expect("a file");
+        it.job(&format!("{options} --plugin {}", file.display()), "changed-restart").finish()
+    };
+    for lengths in ["count == 2", "count == 1 || count == 2"] {
+        let ran = run("--guard=watch", lengths).success();
+        let events = GuardSection::of(&ran).events().clone();
+        let calls: Vec<_> = events
+            .iter()
+            .filter(|event| event["is_denounced"] == true)
+            .map(|event| event["call"].as_str())
+            .collect();
+        assert_eq!(calls, [Some("read")], "{lengths}");
+    }
+    run("--guard=enforce --delay-factor 1ms", "count == 2").success();
+    run("--guard=enforce --respond kill", "count == 2").exits_with(128 + libc::SIGKILL);
 }
 
 /// If the body of a loop is a function of its own, it gets the packet from the handler.

@@ -96,6 +96,8 @@ pub const WORKLOADS: &[Workload] = &[
         "Sends itself SIGUSR1 N times by tgkill, and handles it: N calls of rt_sigreturn."),
     workload("nanosleep-restart", "", signals::nanosleep_restart,
         "Stops and continues a child in the middle of nanosleep: one call of restart_syscall."),
+    workload("changed-restart", "", signals::changed_restart,
+        "Reads 1 byte of a pipe; a handler interrupts this, and has the restarted call read 2."),
     workload("fork", "N", children::fork_only,
         "Forks N children, one after the other, that exit at once."),
     workload("fork-into", "FOLDER N", children::fork_into,

@@ -8,7 +8,8 @@ use crate::process::{self, fork, status_of, wait, wait_success};
 use crate::team::{MAX_THREADS, Team, or_abort};
 use libc::c_int;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::os::fd::AsRawFd as _;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 static HANDLED: AtomicU64 = AtomicU64::new(0);
 
@@ -72,6 +73,53 @@ pub fn nanosleep_restart(arguments: Arguments) -> Outcome {
     }
     process::kill(child, libc::SIGCONT)?;
     wait_success(child)
+}
+
+/// The writer of the pipe that `changed_restart` reads.
+static WRITER: AtomicI32 = AtomicI32::new(-1);
+
+/// Changes the length in the registers of an interrupted read, which the kernel is about to restart
+/// at its instruction.
+extern "C" fn change_read(_signal: c_int, _info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    const SYSCALL: [u8; 2] = [0x0f, 0x05];
+    // SAFETY: with SA_SIGINFO, the kernel passes the registers, and only this thread has them.
+    let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+    let instruction = registers[libc::REG_RIP as usize] as *const [u8; 2];
+    // SAFETY: the thread is about to execute the instruction.
+    let is_call = unsafe { instruction.read_unaligned() } == SYSCALL;
+    if is_call && registers[libc::REG_RAX as usize] == libc::SYS_read {
+        registers[libc::REG_RDX as usize] = 2;
+        // SAFETY: the two bytes are readable. write is async-signal-safe.
+        unsafe { libc::write(WRITER.load(Ordering::Relaxed), b"..".as_ptr().cast(), 2) };
+    }
+}
+
+pub fn changed_restart(arguments: Arguments) -> Outcome {
+    arguments.end()?;
+    let pipe = Pipe::new()?;
+    WRITER.store(pipe.writer.as_raw_fd(), Ordering::Relaxed);
+    // SAFETY: a zeroed sigaction is a valid one.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = change_read as *const () as usize;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+    // SAFETY: the handler makes only async-signal-safe calls.
+    let handled = unsafe { libc::sigaction(libc::SIGALRM, &action, std::ptr::null_mut()) };
+    check(handled, "handle SIGALRM")?;
+    // A signal that comes before the call does nothing, so there are many.
+    let period = libc::timeval { tv_sec: 0, tv_usec: 20_000 };
+    let times = libc::itimerval { it_interval: period, it_value: period };
+    // SAFETY: `times` is readable.
+    let set = unsafe { libc::setitimer(libc::ITIMER_REAL, &times, std::ptr::null_mut()) };
+    check(set, "set a timer")?;
+    let mut bytes = [0_u8; 2];
+    // SAFETY: `bytes` has room also for the changed length.
+    let read = unsafe {
+        libc::syscall(libc::SYS_read, pipe.reader.as_raw_fd(), bytes.as_mut_ptr(), 1_usize)
+    };
+    if read != 2 {
+        return Err(failed(format!("the restarted call has read {read} bytes")));
+    }
+    Ok(())
 }
 
 /// Calls pause() until a signal kills the process or another thread executes a program.

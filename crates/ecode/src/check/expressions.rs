@@ -230,6 +230,9 @@ impl Checker<'_> {
     fn named_lvalue(&mut self, name: &str, span: &Span) -> Checked<Lvalue> {
         let (kind, of) = match self.scopes.find(name).cloned() {
             Some(Symbol::Local(local)) => {
+                if !self.current().is_used[local] && self.is_field(local) {
+                    self.warn_of_hidden(name, span);
+                }
                 let current = self.current();
                 current.is_used[local] = true;
                 (LvalueKind::Local(local), current.locals[local].ty.clone())
@@ -251,6 +254,16 @@ impl Checker<'_> {
             None => return self.unknown_variable(name, span),
         };
         Ok(Lvalue { kind, of, span: span.clone() })
+    }
+
+    /// Warns if a field of the hook hides a variable, a map or a constant of the program.
+    fn warn_of_hidden(&mut self, name: &str, span: &Span) {
+        if let Some(own) = self.scopes.outermost(name) {
+            let message =
+                format!("this is the hook's field `{name}`, which hides your own `{name}`");
+            let problem = Diagnostic::warning(span.clone(), message);
+            self.warn(problem.other(own, "declared here").help("give your own another name"));
+        }
     }
 
     /// Why a field that the hook has cannot be read, if that is so.
@@ -472,7 +485,7 @@ impl Checker<'_> {
             if other.is_empty() {
                 let problem =
                     Diagnostic::error(lvalue.span, "the fields of a hook cannot be changed");
-                return self.error(problem.help("use a variable of your own"));
+                return self.error(problem.help("use a variable of your own, with another name"));
             }
             let problem = Diagnostic::error(lvalue.span, "this is const and cannot be changed");
             return self.error(problem.other(other, "declared here"));

@@ -276,6 +276,11 @@ impl Checker<'_> {
         Ok(())
     }
 
+    /// Whether a local variable is a field of the hook.
+    pub(super) fn is_field(&mut self, local: usize) -> bool {
+        self.current().locals[local].span == NOWHERE
+    }
+
     pub(super) fn current_name(&mut self) -> String {
         let function = self.current().function;
         self.program.functions[function].name.clone()
@@ -299,9 +304,12 @@ impl Checker<'_> {
         let number = match self.scopes.find(&name.text).cloned() {
             Some(Symbol::Function(number)) => number,
             Some(Symbol::Faulty) => return Err(ErrorReported),
-            // A hook's field does not hide a builtin function.
-            Some(Symbol::Local(local)) if self.current().locals[local].span == NOWHERE => {
-                return self.builtin(name, arguments, span);
+            // A hook's field hides no function.
+            Some(Symbol::Local(local)) if self.is_field(local) => {
+                match self.scopes.function(&name.text) {
+                    Some(number) => number,
+                    None => return self.builtin(name, arguments, span),
+                }
             }
             Some(_) => {
                 let message = format!("`{}` is not a function", name.text);

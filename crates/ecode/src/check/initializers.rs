@@ -77,6 +77,15 @@ fn text(initializer: &Initializer) -> Option<(&[u8], &Span)> {
     }
 }
 
+/// Whether this is `{ 0 }`, which in C makes all of a struct or an array 0, whatever its first
+/// member is.
+fn is_all_zero(list: &[(Option<Designator>, Initializer)]) -> bool {
+    matches!(
+        list,
+        [(None, Initializer::One(Written { kind: WrittenKind::Number { value: 0, .. }, .. }))]
+    )
+}
+
 impl Checker<'_> {
     /// How to write an initializer of an array in place of one that is not a list.
     fn list_form(&self, initializer: &Initializer) -> &'static str {
@@ -157,6 +166,11 @@ impl Checker<'_> {
         }
         let list = match initializer {
             Initializer::One(expression) => Err(expression),
+            Initializer::List(list, _)
+                if matches!(of, Type::Array(..) | Type::Struct(_)) && is_all_zero(list) =>
+            {
+                Ok(&[][..])
+            }
             Initializer::List(list, _) => Ok(&list[..]),
             Initializer::Within(one, _) => Ok(slice::from_ref(&**one)),
         };

@@ -47,6 +47,23 @@ impl SymbolTable {
         self.0.iter().rev().find_map(|scope| scope.get(name)).map(|(symbol, _)| symbol)
     }
 
+    /// The function that the program itself declares with this name, whatever hides it.
+    pub fn function(&self, name: &str) -> Option<usize> {
+        match self.0.first()?.get(name)? {
+            (Symbol::Function(number), _) => Some(*number),
+            _ => None,
+        }
+    }
+
+    /// Where the program declares a variable, a map or a constant of this name outside of functions
+    /// and handlers.
+    pub fn outermost(&self, name: &str) -> Option<Span> {
+        match self.0.first()?.get(name)? {
+            (Symbol::Function(_) | Symbol::Faulty, _) => None,
+            (_, span) => Some(span.clone()),
+        }
+    }
+
     /// The names whose symbols satisfy the predicate.
     pub fn names(&self, is_wanted: impl Fn(&Symbol) -> bool) -> Vec<String> {
         let all = self.0.iter().flatten().filter(|(_, (symbol, _))| is_wanted(symbol));

@@ -221,6 +221,12 @@ fn array_and_struct_initializers() {
         ),
         ("char t[] = \"abc\"; return sizeof t * 1000 + t[2];", 4099),
         ("int m[2][3] = { { 1, 2, 3 }, { 4, 5, 6 } }; return m[1][2] * 10 + m[0][1];", 62),
+        (
+            "long sum = 0; for (int i = 0; i < 2; i++) { struct line l = { 0 }; \
+            int m[2][2] = { 0 }; sum += l.from.x + l.to.y + m[1][1]; \
+            l.from.x = l.to.y = m[1][1] = 3; } return sum;",
+            0,
+        ),
         ("return sizeof(struct point) * 100 + sizeof(struct line);", 1224),
         ("return sizeof(struct point[2]) * 100 + sizeof(int[3][5]);", 2460),
         (

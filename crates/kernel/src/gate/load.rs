@@ -296,8 +296,8 @@ pub struct Iterators {
 pub enum IteratorKind {
     /// Attaches the tasks that `attach_requests` names.
     Attach,
-    /// Adds the time in user mode to the accounts of threads that have not ended.
-    UserTimes,
+    /// Adds the kernel's ticks to the accounts of threads that have not ended.
+    Ticks,
     /// Writes what each member has used since the last charge.
     Members,
     /// Matches the rules of services for each member.
@@ -311,7 +311,7 @@ impl IteratorKind {
     const fn program(self) -> &'static str {
         match self {
             Self::Attach => "attach_tasks",
-            Self::UserTimes => "iter_user_times",
+            Self::Ticks => "iter_ticks",
             Self::Members => "iter_members",
             Self::Reclassify => "iter_reclassify",
             Self::Sockets => "iter_sockets",

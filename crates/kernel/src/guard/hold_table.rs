@@ -5,6 +5,7 @@
 use std::ffi::CString;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use libbpf_rs::{MapCore as _, MapHandle};
@@ -21,6 +22,8 @@ const BPF_FS: &str = "/sys/fs/bpf";
 /// include/uapi/linux/magic.h
 const BPF_FS_MAGIC: libc::c_long = 0xcafe_4a11;
 const PREFIX: &str = "tollgate";
+/// How often a folder is made at most, if another user puts something in its place each time.
+const ATTEMPTS: u32 = 100;
 /// The maps that form the table: their file names, and their names in the gate.
 const TABLES: [(&str, &str); 3] =
     [("threads", ".bss.threads"), ("guard", ".bss.guard"), ("sessions", "sessions")];
@@ -92,6 +95,27 @@ fn remove(folder: &Path) {
     let _ = fs::remove_dir(folder);
 }
 
+/// Makes a folder. Any user can make entries in the BPF file system, also with this name, and a
+/// killed process of the same number may have left one.
+fn make(folder: &Path) -> io::Result<()> {
+    let mut made = fs::create_dir(folder);
+    for _ in 1..ATTEMPTS {
+        if made.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists) {
+            // Root may remove the entries of all users. A link is removed, and not followed.
+            let _ = fs::remove_dir_all(folder).or_else(|_| fs::remove_file(folder));
+            made = fs::create_dir(folder);
+        }
+    }
+    made
+}
+
+/// Whether a folder is Tollgate's, and not another user's.
+fn is_own(folder: &Path) -> bool {
+    // SAFETY: takes nothing and returns a number.
+    let user = unsafe { libc::geteuid() };
+    fs::symlink_metadata(folder).is_ok_and(|found| found.is_dir() && found.uid() == user)
+}
+
 impl PinnedHolds {
     /// Pins the table of holds. The lock keeps two processes from mounting the file system at the
     /// same time.
@@ -103,9 +127,7 @@ impl PinnedHolds {
             mount().doing("mount the BPF file system")?;
         }
         let folder = HoldOwner::here(std::process::id())?.folder();
-        // A killed process of the same number may have left a folder.
-        remove(&folder);
-        fs::create_dir(&folder).doing("make a folder in the BPF file system")?;
+        make(&folder).doing("make a folder in the BPF file system")?;
         let pinned = Self { folder };
         for (name, map) in TABLES {
             let id = gate.maps.id(map)?;
@@ -149,7 +171,8 @@ pub fn release_orphaned_holds(also_living: bool) -> Result<ReleaseSummary> {
         return Ok(released);
     }
     let entries = fs::read_dir(BPF_FS).doing("read the BPF file system")?.flatten();
-    for owner in entries.filter_map(|entry| HoldOwner::of(entry.file_name().to_str()?)) {
+    let own = entries.filter(|entry| is_own(&entry.path()));
+    for owner in own.filter_map(|entry| HoldOwner::of(entry.file_name().to_str()?)) {
         let process = owner.process;
         if !owner.is_same_build_and_namespace() {
             if process::is_own_pid_namespace(owner.namespace) && process::is_ending(process) {
@@ -250,6 +273,21 @@ fn sessions_of(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn entries_in_place_of_the_folder_are_replaced() {
+        let there = tempfile::tempdir().unwrap();
+        let folder = there.path().join("tollgate-1-2-3");
+        assert!(!is_own(&folder));
+        fs::create_dir_all(folder.join("a/b")).unwrap();
+        make(&folder).unwrap();
+        assert!(is_own(&folder) && fs::read_dir(&folder).unwrap().next().is_none());
+        fs::remove_dir(&folder).unwrap();
+        std::os::unix::fs::symlink(there.path(), &folder).unwrap();
+        assert!(!is_own(&folder));
+        make(&folder).unwrap();
+        assert!(is_own(&folder) && there.path().exists());
+    }
 
     #[test]
     fn folder_name_round_trips() {

@@ -371,13 +371,21 @@ impl<'a> Holds<'a> {
         guarded
     }
 
-    /// One of these processes that another session guards, with the process of that session. It
-    /// stays with that session.
-    pub fn guarded_by_another(&self, processes: &[u32]) -> Option<(u32, u32)> {
+    /// A process of this session, or one of those that are about to join it, which another session
+    /// guards, and the process of that session. It stays with that session. `is_meant`: whether
+    /// this session is to guard a process.
+    pub fn guarded_by_another(
+        &self,
+        joining: &[u32],
+        is_meant: impl Fn(u32) -> bool,
+    ) -> Option<(u32, u32)> {
         self.slots().map(|slot| self.threads.read(slot)).find_map(|thread| {
-            let is_guarded = thread.task != 0 && thread.mask & wire::GUARD != 0;
+            let is_guarded = thread.task != 0
+                && thread.mask & wire::GUARD != 0
+                && u32::from(thread.guard.profile_slot) != wire::GUARD_PROFILE_UNSELECTED;
             let session = u32::from(thread.guard.session);
-            (is_guarded && session != self.session && processes.contains(&thread.tgid))
+            let joins = u32::from(thread.session) == self.session || joining.contains(&thread.tgid);
+            (is_guarded && session != self.session && joins && is_meant(thread.tgid))
                 .then(|| (thread.tgid, self.sessions.read(session).owner_pid))
         })
     }

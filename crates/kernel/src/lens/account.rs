@@ -48,7 +48,7 @@ fn parts(thread: &LiveThread, usage: &ThreadUsage, now_ns: u64) -> Vec<(u32, Cal
     let mut parts = vec![(wire::ACCOUNT_LIFE, whole)];
     if off_outside > 0 {
         // The kernel adds a wait for a processor to its counter when it has ended.
-        let index = u32::from(life.left_part);
+        let index = wire::ACCOUNT_LIFE + u32::from(life.left_part);
         let runqueue = match index {
             wire::ACCOUNT_READY => off_outside,
             wire::ACCOUNT_THROTTLED => 0,
@@ -75,6 +75,10 @@ fn parts(thread: &LiveThread, usage: &ThreadUsage, now_ns: u64) -> Vec<(u32, Cal
 mod tests {
     use super::*;
 
+    fn left_part(part: u32) -> u8 {
+        (part - wire::ACCOUNT_LIFE) as u8
+    }
+
     fn thread(call: Option<(u32, u64)>, state: wire::thread_state, left_ns: u64) -> LiveThread {
         let life = wire::lens_life {
             began_ns: 1000,
@@ -84,7 +88,7 @@ mod tests {
             left_ns,
             left_delay_ns: 30,
             left_runs: 7,
-            left_part: wire::ACCOUNT_ASLEEP as u16,
+            left_part: left_part(wire::ACCOUNT_ASLEEP),
             ..Default::default()
         };
         LiveThread::of_test(call, state, life)
@@ -125,11 +129,11 @@ mod tests {
         assert_eq!((*part, wait.wall_ns, wait.blocked_ns), (wire::ACCOUNT_UNFINISHED, 100, 100));
 
         let mut ready = thread(None, wire::thread_state::default(), 1500);
-        ready.life.left_part = wire::ACCOUNT_READY as u16;
+        ready.life.left_part = left_part(wire::ACCOUNT_READY);
         let (part, wait) = &parts(&ready, &USAGE, 2000)[1];
         assert_eq!((*part, wait.runqueue_ns, wait.blocked_ns), (wire::ACCOUNT_READY, 500, 0));
 
-        ready.life.left_part = wire::ACCOUNT_THROTTLED as u16;
+        ready.life.left_part = left_part(wire::ACCOUNT_THROTTLED);
         let (part, wait) = &parts(&ready, &USAGE, 2000)[1];
         assert_eq!((*part, wait.runqueue_ns, wait.blocked_ns), (wire::ACCOUNT_THROTTLED, 0, 500));
 

@@ -1,5 +1,6 @@
 //! The guard as an extension of a session.
 
+use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -96,10 +97,12 @@ struct GuardInSession {
 
 impl GuardInSession {
     /// Prints once that processes stay with another guard. This one learns nothing from them.
-    fn note_guarded_by_another(&mut self, context: &SessionContext<'_>, pids: &[u32]) {
+    /// `joining`: processes that are about to join the session.
+    fn note_guarded_by_another(&mut self, context: &SessionContext<'_>, joining: &[u32]) {
         let holds = Holds::new(context.gate, context.session.index);
         if !self.noted_other_guard
-            && let Some((process, other)) = holds.guarded_by_another(pids)
+            && let Some((process, other)) =
+                holds.guarded_by_another(joining, |process| self.selects(process))
         {
             self.noted_other_guard = true;
             log_message(&format!(
@@ -107,6 +110,12 @@ impl GuardInSession {
                 stay with it, and this guard neither tests them nor learns from them"
             ));
         }
+    }
+
+    /// Whether a process runs a program that this guard selects.
+    fn selects(&self, process: u32) -> bool {
+        let program = || fs::read_link(format!("/proc/{process}/exe")).ok();
+        self.executables.is_empty() || program().is_some_and(|of| self.executables.contains(&of))
     }
 
     /// Publishes new events, if this is the guard of a daemon.
@@ -187,6 +196,8 @@ impl Extension for GuardInSession {
         if let Some(events) = &mut self.events {
             events.tend();
         }
+        // A control group may have got a process that is guarded already.
+        self.note_guarded_by_another(context, &[]);
         // None of these must prevent the others.
         let logged = self.unguarded.tend(context);
         let selected = self.guard.programs.refresh_selected(context.gate);

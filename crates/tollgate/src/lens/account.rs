@@ -29,6 +29,11 @@ pub fn account(row: &RowStats, calls: &[Call], tick_ns: u64) -> Option<ThreadAcc
     let in_calls = (of_calls(|call| call.wall_ns)
         + wall(&[wire::ACCOUNT_UNFINISHED, wire::ACCOUNT_OUTER]))
     .saturating_sub(wall(&[wire::ACCOUNT_REPEATED]));
+    // Waits of the calls that are not in the report.
+    let waits_in_calls =
+        sum(&[wire::ACCOUNT_UNFINISHED], |stats| stats.blocked_ns + stats.runqueue_ns);
+    let processor_in_calls = in_calls
+        .saturating_sub(of_calls(|call| call.blocked_ns + call.runqueue_ns) + waits_in_calls);
     // What is left of the lifetime after the parts so far. Time that is unaccounted may also be in
     // a call, and times of calls may be estimates, but the parts must not exceed the lifetime.
     let mut left = life.wall_ns;
@@ -37,11 +42,16 @@ pub fn account(row: &RowStats, calls: &[Call], tick_ns: u64) -> Option<ThreadAcc
         left -= taken;
         taken
     };
+    // The gate has the ticks as a time.
+    let ticks = |ns: u64| (ns + tick_ns / 2) / tick_ns;
     let mut account = ThreadAccount {
         threads: life.count,
         lifetime_ns: life.wall_ns,
         calls_ns: take(in_calls),
         cpu_ns: 0,
+        processor_ns: 0,
+        user_ticks: ticks(life.sampled_ns),
+        system_ticks: ticks(life.sampled_ns2),
         user: None,
         runqueue_ns: take(sum(&outside_calls, |stats| stats.runqueue_ns)),
         asleep_ns: take(blocked(wire::ACCOUNT_ASLEEP)),
@@ -54,46 +64,42 @@ pub fn account(row: &RowStats, calls: &[Call], tick_ns: u64) -> Option<ThreadAcc
         major_faults: life.major_faults.saturating_sub(of_calls(|call| call.major_faults)),
     };
     account.cpu_ns = left;
-    // The gate has the ticks as a time.
-    let ticks = (life.sampled_ns + tick_ns / 2) / tick_ns;
-    account.user = UserTime::estimate(ticks, left, tick_ns);
+    account.processor_ns = left + processor_in_calls;
+    account.user = UserTime::estimate(&account);
     Some(account)
 }
 
 impl UserTime {
-    /// The part of a time on a processor that was in user mode, if this many ticks have met the
-    /// threads there. Each tick within the time is a trial. `None` without a time.
-    fn estimate(ticks: u64, cpu_ns: u64, tick_ns: u64) -> Option<Self> {
-        let trials = cpu_ns.div_ceil(tick_ns);
-        let share = share_interval(ticks.min(trials), trials, CONFIDENCE)?;
-        let part = |share: f64| (cpu_ns as f64 * share) as u64;
+    /// The part of a time on a processor that was in user mode. Each tick that has met the threads
+    /// is a trial. `None` without a tick.
+    fn estimate(account: &ThreadAccount) -> Option<Self> {
+        let ticks = account.user_ticks + account.system_ticks;
+        let share = share_interval(account.user_ticks, ticks, CONFIDENCE)?;
+        let part = |share: f64| {
+            // All of it is outside of calls, where the times of calls may be estimates.
+            ((account.processor_ns as f64 * share) as u64).min(account.cpu_ns)
+        };
         Some(Self {
             ns: part(share.estimate),
             low_ns: part(share.low),
             high_ns: part(share.high),
             confidence: CONFIDENCE,
-            ticks,
-            tick_ns,
         })
-    }
-
-    /// That of two times together.
-    fn joint(a: &ThreadAccount, b: &ThreadAccount) -> Option<Self> {
-        let all = [&a.user, &b.user].into_iter().flatten();
-        let tick_ns = all.clone().next()?.tick_ns;
-        Self::estimate(all.map(|user| user.ticks).sum(), a.cpu_ns + b.cpu_ns, tick_ns)
     }
 }
 
 impl ThreadAccount {
     /// The sum of accounts. `None` if there are none.
     pub fn sum<'a>(all: impl Iterator<Item = &'a Self>) -> Option<Self> {
-        all.cloned().reduce(|a, b| Self {
+        let sum = all.cloned().reduce(|a, b| Self {
             threads: a.threads + b.threads,
             lifetime_ns: a.lifetime_ns + b.lifetime_ns,
             calls_ns: a.calls_ns + b.calls_ns,
             cpu_ns: a.cpu_ns + b.cpu_ns,
-            user: UserTime::joint(&a, &b),
+            processor_ns: a.processor_ns + b.processor_ns,
+            user_ticks: a.user_ticks + b.user_ticks,
+            system_ticks: a.system_ticks + b.system_ticks,
+            user: None,
             runqueue_ns: a.runqueue_ns + b.runqueue_ns,
             asleep_ns: a.asleep_ns + b.asleep_ns,
             faulting_ns: a.faulting_ns + b.faulting_ns,
@@ -103,7 +109,8 @@ impl ThreadAccount {
             unaccounted_ns: a.unaccounted_ns + b.unaccounted_ns,
             minor_faults: a.minor_faults + b.minor_faults,
             major_faults: a.major_faults + b.major_faults,
-        })
+        })?;
+        Some(Self { user: UserTime::estimate(&sum), ..sum })
     }
 
     /// The parts whose sum is the lifetime, with the text for each.
@@ -128,40 +135,47 @@ mod tests {
 
     const TICK_NS: u64 = 4_000_000;
 
-    #[test]
-    fn time_in_user_mode_is_estimated_by_ticks() {
-        let user = |ticks, cpu_ns| UserTime::estimate(ticks, cpu_ns, TICK_NS);
-        assert_eq!(user(0, 0), None);
-        let half = user(50, 100 * TICK_NS).unwrap();
-        assert_eq!((half.ns, half.ticks), (50 * TICK_NS, 50));
-        // Clopper and Pearson: 0.3983 to 0.6017.
-        assert_eq!((half.low_ns / 1_000_000, half.high_ns / 1_000_000), (159, 240));
-        // A tick may meet a thread that hardly runs, and no more ticks than there were are trials.
-        let short = user(1, 1000).unwrap();
-        assert_eq!((short.ns, short.high_ns), (1000, 1000));
-        assert_eq!(user(9, 8 * TICK_NS).unwrap().ns, 8 * TICK_NS);
-        let none = user(0, TICK_NS).unwrap();
-        assert_eq!((none.ns, none.low_ns), (0, 0));
-        assert!(none.high_ns > TICK_NS * 9 / 10);
+    /// A life without sleeps, some of it in a call.
+    fn life(calls_ns: u64, cpu_ns: u64, user_ticks: u64, system_ticks: u64) -> ThreadAccount {
+        let life = CallStats {
+            count: 1,
+            wall_ns: calls_ns + cpu_ns,
+            sampled_ns: user_ticks * TICK_NS,
+            sampled_ns2: system_ticks * TICK_NS,
+            ..CallStats::default()
+        };
+        let mut row = RowStats::default();
+        row.parts.insert(wire::ACCOUNT_LIFE, life);
+        account(&row, &[Call { wall_ns: calls_ns, ..Call::default() }], TICK_NS).unwrap()
     }
 
-    /// The ticks of many short lives say what the sum of their estimates does not.
+    #[test]
+    fn time_in_user_mode_is_estimated_by_ticks() {
+        const MS: u64 = 1_000_000;
+        let half = life(0, 400 * MS, 50, 50).user.unwrap();
+        assert_eq!(half.ns, 200 * MS);
+        // Clopper and Pearson: 0.3983 to 0.6017.
+        assert_eq!((half.low_ns / MS, half.high_ns / MS), (159, 240));
+        // The ticks in calls are among those in the kernel. How often ticks come does not matter.
+        for ticks in [1, 2] {
+            let in_calls = life(300 * MS, 100 * MS, 20 * ticks, 80 * ticks);
+            assert_eq!(in_calls.processor_ns, 400 * MS);
+            assert_eq!(in_calls.user.unwrap().ns, 80 * MS);
+        }
+        // It is never longer than the time outside of calls.
+        assert_eq!(life(300 * MS, 100 * MS, 5, 5).user.unwrap().ns, 100 * MS);
+        assert_eq!(life(0, 400 * MS, 0, 0).user, None);
+    }
+
+    /// A single short life has no tick, or one that says little.
     #[test]
     fn sums_have_the_ticks_of_all() {
-        let account = |ticks| {
-            let life = CallStats {
-                count: 1,
-                wall_ns: TICK_NS / 4,
-                sampled_ns: ticks * TICK_NS,
-                ..CallStats::default()
-            };
-            let mut row = RowStats::default();
-            row.parts.insert(wire::ACCOUNT_LIFE, life);
-            account(&row, &[], TICK_NS).unwrap()
-        };
-        let all: Vec<_> = (0..400).map(|life| account(u64::from(life % 8 == 0))).collect();
-        let user = ThreadAccount::sum(all.iter()).unwrap().user.unwrap();
-        assert_eq!((user.ticks, user.ns), (50, 50 * TICK_NS));
+        let all: Vec<_> = (0..400)
+            .map(|n| life(0, TICK_NS / 4, u64::from(n % 8 == 0), u64::from(n % 8 == 4)))
+            .collect();
+        let sum = ThreadAccount::sum(all.iter()).unwrap();
+        assert_eq!((sum.user_ticks, sum.system_ticks), (50, 50));
+        assert_eq!(sum.user.unwrap().ns, 50 * TICK_NS);
     }
 
     #[test]
@@ -188,7 +202,8 @@ mod tests {
             calls_ns: 400,
             // What is left of the lifetime.
             cpu_ns: 330,
-            user: UserTime::estimate(0, 330, TICK_NS),
+            // With 300 in the call, and 10 in the unfinished one.
+            processor_ns: 640,
             runqueue_ns: 50,
             faulting_ns: 100,
             asleep_ns: 50,

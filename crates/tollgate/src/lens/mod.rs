@@ -6,6 +6,7 @@ mod arms;
 mod build_report;
 mod call_table;
 mod cell_values;
+mod demangle;
 mod diff;
 mod file_name;
 mod file_table;

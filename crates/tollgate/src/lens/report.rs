@@ -150,9 +150,18 @@ pub struct ThreadAccount {
     pub lifetime_ns: u64,
     /// In calls, with those that began before the watch or had not ended at its end.
     pub calls_ns: u64,
-    /// On a processor outside of calls: the program's own code, page faults and interrupts.
+    /// On a processor outside of calls: the program's own code, page faults, interrupts, and the
+    /// kernel's and the gate's work at the beginning and the end of each call.
     pub cpu_ns: u64,
-    /// Of `cpu_ns`: the program's own code. Absent if `cpu_ns` is 0.
+    /// On a processor in calls and outside of them.
+    #[serde(default)]
+    pub processor_ns: u64,
+    /// The kernel's ticks that have met the threads in user mode, and in the kernel.
+    #[serde(default)]
+    pub user_ticks: u64,
+    #[serde(default)]
+    pub system_ticks: u64,
+    /// Of `cpu_ns`: in user mode. Absent if no tick has met the threads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<UserTime>,
     /// Ready to run, outside of calls.
@@ -177,17 +186,13 @@ pub struct ThreadAccount {
     pub major_faults: u64,
 }
 
-/// A processor time in user mode, estimated by the ticks that have met the threads there. Times are
-/// in nanoseconds.
+/// A processor time in user mode in nanoseconds, estimated by the ticks of the account.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct UserTime {
     pub ns: u64,
     pub low_ns: u64,
     pub high_ns: u64,
     pub confidence: f64,
-    pub ticks: u64,
-    /// The time between two ticks.
-    pub tick_ns: u64,
 }
 
 /// The interval of an estimated wall time, in nanoseconds.

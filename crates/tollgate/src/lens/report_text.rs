@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::call_table::call_table;
 use super::file_table::file_table;
 use super::histogram_text::histograms;
-use super::report::{COMMON, Call, LensReport, RingRequest, RowReport, ThreadAccount, UserTime};
+use super::report::{COMMON, Call, LensReport, RingRequest, RowReport, ThreadAccount};
 use super::requests::requests_line;
 use super::single_calls_text::{in_progress, slow_calls};
 use super::why_text;
@@ -19,9 +19,9 @@ const SITE_SHARE_MIN: f64 = 0.05;
 const SITES_SHOWN: usize = 3;
 /// Calls that wait are mentioned if they have at least this share of the thread time.
 const WAITS_SHARE_MIN: f64 = 0.01;
-/// The time in user mode is shown if the time on CPU has this many ticks. The interval is then at
-/// most two thirds as wide as the time itself (Clopper and Pearson, 5 of 10: 0.19 to 0.81).
-const SAMPLES_MIN: u64 = 10;
+/// The time in user mode is shown if it is estimated by this many ticks. The interval is then at
+/// most two thirds of the time on CPU (Clopper and Pearson, 5 of 10: 0.19 to 0.81).
+const TICKS_MIN: u64 = 10;
 
 impl Section for LensReport {
     fn fields(&self) -> serde_json::Result<Map<String, Value>> {
@@ -111,8 +111,20 @@ fn account_line(out: &mut String, account: &ThreadAccount) {
     };
     let _ = write!(out, "{threads} lived {}", duration(lifetime));
     let _ = writeln!(out, ": {}", parts.join(", "));
-    let is_sampled = |user: &&UserTime| account.cpu_ns >= user.tick_ns * SAMPLES_MIN;
-    account.user.iter().filter(is_sampled).for_each(|user| user_time_line(out, user));
+    let ticks = account.user_ticks + account.system_ticks;
+    if let Some(user) = account.user.as_ref().filter(|_| ticks >= TICKS_MIN) {
+        let _ = writeln!(
+            out,
+            "of the time on CPU outside of calls, {} were in user mode, between {} and {} \
+             ({:.0} % interval, {} of {})",
+            duration(user.ns),
+            duration(user.low_ns),
+            duration(user.high_ns),
+            user.confidence * 100.0,
+            count(account.user_ticks),
+            number_of(ticks as usize, "tick")
+        );
+    }
     if account.minor_faults + account.major_faults > 0 {
         let _ = writeln!(
             out,
@@ -121,20 +133,6 @@ fn account_line(out: &mut String, account: &ThreadAccount) {
             count(account.major_faults)
         );
     }
-}
-
-fn user_time_line(out: &mut String, user: &UserTime) {
-    let _ = writeln!(
-        out,
-        "of the time on CPU outside of calls, {} were in user mode, between {} and {} ({:.0} % \
-         interval, {} of {})",
-        duration(user.ns),
-        duration(user.low_ns),
-        duration(user.high_ns),
-        user.confidence * 100.0,
-        number_of(user.ticks as usize, "tick"),
-        duration(user.tick_ns)
-    );
 }
 
 fn row_title(row: &RowReport) -> String {

@@ -211,8 +211,8 @@ impl Extension for LensInSession {
     }
 
     fn at_detach(&mut self, context: &mut SessionContext<'_>, lock: &Lock) -> Result<()> {
-        // A failure loses nothing but these times.
-        let user_times = context.gate.add_user_times(lock, context.session);
+        // A failure loses nothing but the ticks.
+        let ticks = context.gate.add_ticks(lock, context.session);
         let now = now_ns();
         let live = self.collector.read_at_detach(context.gate, lock, context.session.index)?;
         let counted = self.counted.start..now;
@@ -224,7 +224,7 @@ impl Extension for LensInSession {
         if self.trace.is_some() {
             self.live = live;
         }
-        Ok(user_times?)
+        Ok(ticks?)
     }
 
     /// The memory of records is freed with the tasks, and may be another session's soon after.

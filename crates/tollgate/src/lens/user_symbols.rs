@@ -9,6 +9,7 @@ use blazesym::symbolize::source::{Elf, Process, Source};
 use blazesym::symbolize::{Input, Symbolizer};
 use kernel::wire;
 
+use super::demangle::demangled;
 use crate::kernel_text;
 use crate::regular_file::{descriptor_path, open_regular_if};
 
@@ -75,7 +76,7 @@ impl UserSymbols {
             return vec![None; input.into_inner().len()];
         };
         let name = |symbol: &blazesym::symbolize::Symbolized<'_>| {
-            symbol.as_sym().map(|symbol| symbol.name.clone().into_owned())
+            symbol.as_sym().map(|symbol| demangled(&symbol.name))
         };
         symbols.iter().map(name).collect()
     }

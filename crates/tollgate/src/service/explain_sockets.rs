@@ -91,7 +91,7 @@ fn inode(path: &std::path::Path) -> Option<u64> {
 pub fn listeners(wanted: &Listen, owners: &SocketOwners) -> Vec<ExplainedListener> {
     let in_network = |pid: &u32| {
         let read =
-            |name: &str| fs::read_to_string(format!("/proc/{pid}/net/{name}")).unwrap_or_default();
+            |name: &str| process::read_text(format!("/proc/{pid}/net/{name}")).unwrap_or_default();
         let (tcp, tcp6, unix) = (read("tcp"), read("tcp6"), read("unix"));
         let tcp = tcp.lines().chain(tcp6.lines()).filter_map(tcp_listener);
         let all = tcp.chain(unix.lines().filter_map(unix_listener));

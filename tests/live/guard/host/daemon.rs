@@ -261,6 +261,32 @@ fn control_is_root_only_and_exclusive() {
     daemon.request("status");
 }
 
+/// The process stays with the first daemon, unless that does not guard its program.
+#[test]
+fn second_daemon_of_a_group_guards_what_the_first_does_not() {
+    let (first, second, cgroup) = (Guarded::new(), Guarded::new(), TestCgroup::new());
+    // All guarded programs have the same content, so they are one program to the guard.
+    let others = "--guard=watch --exe /bin/sh";
+    for (options, is_free) in [(others, true), ("--guard=watch", false)] {
+        let before = GuardDaemon::start(&first, &cgroup, options);
+        let mut server = CommandServer::start(&second, &cgroup);
+        server.send_and_wait(&[b'u'; 500]);
+        if !is_free {
+            eventually("the first one guards it", || before.program().is_some());
+        }
+        let after = GuardDaemon::start(&second, &cgroup, "--guard=enforce");
+        if is_free {
+            eventually("it is guarded", || {
+                server.send_and_wait(&[b'u'; 500]);
+                after.program().is_some_and(|program| program["calls"].as_u64() > Some(1000))
+            });
+        } else {
+            let said = || after.running.read("err").contains("already guards process");
+            eventually("its message", said);
+        }
+    }
+}
+
 #[test]
 fn exemptions_and_max_held() {
     let (it, cgroup) = (Guarded::new(), TestCgroup::new());

@@ -2,6 +2,7 @@
 //! mount namespace stands in for the machine.
 
 use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use crate::harness::cgroup::TestCgroup;
@@ -53,6 +54,28 @@ fn off_releases_a_runs_holds_for_good() {
     let said = off(&running, "", "", &none).finish().success().text();
     let words = format!("switched off the guard of process {}; released 1 process", running.pid());
     assert!(said.contains(&words), "{said}");
+    ran_on(running);
+}
+
+/// All users can make entries in the BPF file system.
+#[test]
+fn entries_of_other_users_are_ignored() {
+    let it = Guarded::normal(&["routine 100 0"]);
+    let (running, _) = held(&it);
+    let none = it.folder.path().join("no-socket");
+    let there = format!("nsenter --mount --target {}", running.pid());
+    let nobody = format!("{there} setpriv --reuid {NOBODY} --clear-groups");
+    // One looks like the folder of a killed guard of another version, and one leads nowhere.
+    let namespace = std::fs::metadata("/proc/self/ns/pid").expect("there is /proc").ino();
+    for make in [
+        format!("mkdir -p /sys/fs/bpf/tollgate-4000002-{namespace}-9/guard"),
+        format!("ln -s /nowhere /sys/fs/bpf/tollgate-4000003-{namespace}-9"),
+    ] {
+        Job::of(words(&format!("{nobody} {make}"))).finish().success();
+    }
+    let ended = off(&running, "", "--killed", &none).finish().success();
+    assert_eq!(ended.err, "");
+    off(&running, "", "", &none).finish().success();
     ran_on(running);
 }
 

@@ -15,6 +15,7 @@ use object::elf::{PF_X, PT_LOAD, ProgramHeader64};
 use object::read::elf::{ElfFile64, ProgramHeader as _};
 use object::{Endianness, Object as _, ObjectSection as _, ReadCache, ReadRef};
 
+use super::super::demangle::demangled;
 use super::function_table::function_start;
 
 /// Tables that are larger are not read. Those of the largest browsers have 20 MiB.
@@ -156,7 +157,7 @@ impl CodeFile {
         });
         let Some(found) = found else { return offsets.iter().map(unnamed).collect() };
         let name = |(symbol, offset): (&Symbolized<'_>, &u64)| match symbol.as_sym() {
-            Some(symbol) => symbol.name.clone().into_owned(),
+            Some(symbol) => demangled(&symbol.name),
             None => self.unnamed(*offset),
         };
         found.iter().zip(offsets).map(name).collect()

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use blazesym::symbolize::Symbolizer;
 use framehop::x86_64::{CacheX86_64, Reg, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{Error, FrameAddress, Unwinder as _};
+use kernel::process::read_text;
 use kernel::wire;
 
 use super::code_file::{CodeFile, vdso};
@@ -65,7 +66,7 @@ impl ProgramKey {
 
     /// Whether the process still runs this program.
     fn lives(self) -> bool {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.tgid)).ok();
+        let stat = read_text(format!("/proc/{}/stat", self.tgid)).ok();
         stat.and_then(|stat| program_of(&stat)) == Some((self.start_code, self.start_stack))
     }
 }
@@ -191,7 +192,7 @@ impl Programs {
     /// Reads the memory of the sample's process, if it lives.
     fn read(&mut self, sample: &wire::flame_sample) -> Option<Rc<ProgramMemory>> {
         let key = ProgramKey::new(sample);
-        let maps = fs::read_to_string(format!("/proc/{}/maps", key.tgid)).ok()?;
+        let maps = read_text(format!("/proc/{}/maps", key.tgid)).ok()?;
         let mut mappings = Vec::new();
         for line in lines(&maps).filter(|line| line.is_executable) {
             let file = match (line.inode, line.name) {
@@ -244,7 +245,7 @@ impl Programs {
 
     fn vdso(&mut self) -> Option<u32> {
         if self.vdso.is_none() {
-            let own = fs::read_to_string("/proc/self/maps").ok()?;
+            let own = read_text("/proc/self/maps").ok()?;
             let line = lines(&own).find(|line| line.name == "[vdso]")?;
             self.vdso = Some(self.add(vdso(&line.addresses).ok()?));
         }
