@@ -270,9 +270,11 @@ fn second_daemon_of_a_group_guards_what_the_first_does_not() {
     for (options, is_free) in [(others, true), ("--guard=watch", false)] {
         let before = GuardDaemon::start(&first, &cgroup, options);
         let mut server = CommandServer::start(&second, &cgroup);
-        server.send_and_wait(&[b'u'; 500]);
         if !is_free {
-            eventually("the first one guards it", || before.program().is_some());
+            eventually("the first one guards it", || {
+                server.send_and_wait(&[b'u'; 500]);
+                before.program().is_some()
+            });
         }
         let after = GuardDaemon::start(&second, &cgroup, "--guard=enforce");
         if is_free {
