@@ -6,8 +6,8 @@
  *     tollgate run --guard=watch --plugin examples/argument-policy.ec -- ./server
  *
  * It does not see old_mmap of 32-bit programs, whose arguments are in memory. Nor does it see files
- * that are created open to all, because that depends on the umask, and access control lists, which
- * setxattr sets.
+ * that are created open to all, because that depends on the umask. It does not see access control
+ * lists either, which setxattr sets.
  */
 enum { PROT_WRITE = 2, PROT_EXEC = 4, S_IWOTH = 2 };
 enum { SHM_EXEC = 0100000, READ_IMPLIES_EXEC = 0x0400000 };

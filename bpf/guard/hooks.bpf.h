@@ -111,8 +111,8 @@ static __always_inline void guard_begin_program(struct thread_state *thread, u64
 }
 
 /*
- * A guarded thread stays guarded. If it already runs, then its guard stays the same, because that
- * guard may hold it; unless that guard does not select its program. A new thread gets the new
+ * A guarded thread stays guarded. If it already runs, it keeps its guard, which may hold it. A
+ * thread whose program that guard does not select gets the new guard. A new thread gets the new
  * session's guard or, if there is none, that of its parent.
  */
 static __always_inline void guard_join(struct joining *at)
@@ -124,10 +124,12 @@ static __always_inline void guard_join(struct joining *at)
 		return;
 	if (before) {
 		was_guarded = has(before, GUARD);
-		stays = was_guarded &&
-			(before == thread || before->guard.session == at->session_index) &&
-			(thread->guard.held ||
-			 before->guard.profile_slot != GUARD_PROFILE_UNSELECTED);
+		if (before == thread)
+			stays = was_guarded &&
+				(thread->guard.held ||
+				 thread->guard.profile_slot != GUARD_PROFILE_UNSELECTED);
+		else
+			stays = was_guarded && before->guard.session == at->session_index;
 	}
 	if ((at->mask & GUARD) && !stays) {
 		thread->guard.session = at->session_index;
@@ -204,6 +206,7 @@ static __always_inline void guard_fork(struct thread_state *thread, struct threa
 	guard_executors[thread->slot & (THREADS - 1)] =
 		guard_executors[parent->slot & (THREADS - 1)];
 	thread->guard.handlers = parent->guard.handlers;
+	thread->guard.restart = parent->guard.restart & ~GUARD_RESTART_EXPECTED;
 	cold->frame[0] = before->frame[0];
 	cold->frame[1] = before->frame[1];
 	for (i = 0; i < GUARD_HANDLERS; i++)

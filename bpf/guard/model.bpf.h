@@ -209,7 +209,7 @@ __noinline u32 guard_slow_path(struct thread_state *thread, struct guard_profile
 			       struct guard_parameters *parameters, u32 call, u32 is_denounced)
 {
 	u32 symbol, flags;
-	bool is_same;
+	bool is_same = false;
 	u64 window;
 	u16 calls;
 
@@ -237,7 +237,10 @@ __noinline u32 guard_slow_path(struct thread_state *thread, struct guard_profile
 	symbol = profile->symbol_of[call];
 	if (!symbol)
 		symbol = take_symbol(profile, call);
-	window = (thread->guard.window << GUARD_SYMBOL_BITS | symbol) & GUARD_WINDOW_MASK;
+	window = thread->guard.window;
+	/* A restarted call is in the window already. */
+	if (!is_same)
+		window = (window << GUARD_SYMBOL_BITS | symbol) & GUARD_WINDOW_MASK;
 	thread->guard.window = window;
 	return guard_process_syscall(thread, profile, parameters, call, window, calls,
 				     is_denounced);

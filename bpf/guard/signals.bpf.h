@@ -49,7 +49,8 @@ static __always_inline void handler_enter(struct thread_state *thread, bool will
 	 */
 	if (thread->guard.handlers < GUARD_HANDLERS)
 		thread->guard.handlers++;
-	thread->guard.restart = (thread->guard.restart & ~GUARD_RESTART_EXPECTED) << 1;
+	thread->guard.restart = (thread->guard.restart & ~GUARD_RESTART_EXPECTED) << 1 &
+				((1 << (GUARD_HANDLERS + 2)) - 1);
 	thread->guard.window = 0;
 }
 

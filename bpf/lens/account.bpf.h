@@ -46,7 +46,8 @@ static __always_inline bool lens_has_call(struct task_struct *task)
 
 /*
  * Whether a task that is not in user space has left it by an exception or an interrupt. Their entry
- * sets the number of the call to -1 (v6.18 arch/x86/entry/entry_64.S, idtentry_body).
+ * sets the number of the call to -1 (v6.18 arch/x86/entry/entry_64.S, idtentry and idtentry_body),
+ * as does rt_sigreturn.
  */
 static __always_inline bool lens_has_exception(struct task_struct *task)
 {
@@ -167,9 +168,12 @@ static __always_inline u64 lens_increase(u64 ns, u32 *counted_ms)
 {
 	u32 now = ns / NS_PER_MS, before;
 
+	before = READ_ONCE(*counted_ms);
 	/* A session's end may read the counters of a thread that ends on another processor. */
-	before = __sync_lock_test_and_set(counted_ms, now);
-	return (s32)(now - before) > 0 ? (u64)(now - before) * NS_PER_MS : 0;
+	if ((s32)(now - before) <= 0 ||
+	    __sync_val_compare_and_swap(counted_ms, before, now) != before)
+		return 0;
+	return (u64)(now - before) * NS_PER_MS;
 }
 
 /* Adds the ticks that have met a thread since the last time to its account. */
@@ -201,6 +205,7 @@ static __noinline int lens_add_life(struct thread_state *thread, struct task_str
 	struct lens_life *life = lens_life_of(thread);
 	u64 wall = now - life->began_ns, known = life->off_ns, processor;
 	struct cell *cell;
+	bool is_known;
 
 	if (!life->began_ns)
 		return 0;
@@ -211,11 +216,15 @@ static __noinline int lens_add_life(struct thread_state *thread, struct task_str
 	cell->wall_ns += wall;
 	cell->minor_faults += (u32)task->min_flt - life->minor_faults;
 	cell->major_faults += (u32)task->maj_flt - life->major_faults;
-	if (part == ACCOUNT_LIFE)
+	is_known = lens_processor_ns(task, now, &processor);
+	processor -= life->processor_ns;
+	if (part == ACCOUNT_LIFE) {
+		cell->runqueue_ns += processor;
 		lens_add_ticks(life, task, cell);
-	if (!lens_processor_ns(task, now, &processor))
+	}
+	if (!is_known)
 		return 0;
-	known += processor - life->processor_ns;
+	known += processor;
 	if (!task->on_cpu) {
 		if (thread->lens.is_off_cpu)
 			known += now - thread->lens_switch.switched_out_ns;
@@ -342,6 +351,8 @@ __noinline int lens_split_life(u32 slot)
 			cell->blocked_ns += unaccounted;
 		cell->minor_faults += minor - life->minor_faults;
 		cell->major_faults += major - life->major_faults;
+		cell->runqueue_ns += processor - life->processor_ns;
+		/* With those of the call so far. */
 		lens_add_ticks(life, task, cell);
 	}
 	life->began_ns = began;

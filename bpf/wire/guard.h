@@ -378,8 +378,8 @@ struct guard_hot {
 /* The kernel restarts the interrupted call: the next call is the same one. */
 #define GUARD_RESTART_EXPECTED 1
 /*
- * A plugin has denounced the latest call that was tested. The higher bits are the same of the calls
- * that handlers have interrupted, the latest first.
+ * A plugin has denounced the latest call that was tested. The higher bits say the same of the calls
+ * that handlers have interrupted; the lowest of them is for the latest one.
  */
 #define GUARD_CALL_DENOUNCED 2
 

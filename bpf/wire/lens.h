@@ -59,9 +59,10 @@ struct cell {
 enum account_part {
 	/*
 	 * Whole lives, of which calls and all other parts are parts: the number of threads, their
-	 * time while they counted, and as blocked_ns the unaccounted part of it. As sampled_ns and
-	 * sampled_ns2, they have the processor time in user mode and in the kernel, as the kernel
-	 * counts it at its ticks (task_struct.utime and stime).
+	 * time while they counted, as blocked_ns the unaccounted part of it, and as runqueue_ns
+	 * their processor time by the scheduler. As sampled_ns and sampled_ns2, they have the
+	 * processor time in user mode and in the kernel, as the kernel counts it at its ticks
+	 * (task_struct.utime and stime).
 	 */
 	ACCOUNT_LIFE = CALL_INDICES,
 	/* Calls that are in no call's cell, because their beginning or their end was not seen. */

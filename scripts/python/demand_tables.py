@@ -67,12 +67,14 @@ def main(sets, *paths):
         first = types[0]
         work = [figures(first["work"][key] / 1e6, 3) for key in ("median", "p95", "p99", "max")]
         all_policies = (policy for of_type in types for policy in of_type["policies"])
-        none = next(policy for policy in all_policies if not policy["missed"])
-        at_most = figures(percent(none["missed_share"])[2], 2)
+        none = next((policy for policy in all_policies if not policy["missed"]), None)
+        no_miss = ""
+        if none:
+            at_most = figures(percent(none["missed_share"])[2], 2)
+            no_miss = f" No miss of {first['judged']:,} judged tasks: 0 [0, {at_most}]."
         print(
             f"\n{name}: {first['trained'] + first['judged']:,} tasks; work in million cycles: "
-            f"median {work[0]}, 95 % {work[1]}, 99 % {work[2]}, maximum {work[3]}. No miss of "
-            f"{first['judged']:,} judged tasks: 0 [0, {at_most}].\n"
+            f"median {work[0]}, 95 % {work[1]}, 99 % {work[2]}, maximum {work[3]}.{no_miss}\n"
         )
         head(["policy", *names])
         for index, policy in enumerate(first["policies"]):

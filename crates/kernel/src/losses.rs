@@ -20,7 +20,7 @@ pub type LossCounters = [u64; wire::LOSSES as usize];
 enum LossReach {
     /// Also the sessions from which the tasks were taken over.
     Shared,
-    /// Those of them that have a lens.
+    /// Also those of them that have a lens.
     Lens,
     /// Only the session that counts it.
     Session,

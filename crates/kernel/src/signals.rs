@@ -274,15 +274,21 @@ extern "C" fn note_interrupt(_signal: libc::c_int) {
 pub fn on_interrupt(flag: &'static AtomicBool) -> Result<()> {
     INTERRUPT_FLAG.store(std::ptr::from_ref(flag).cast_mut(), Ordering::Relaxed);
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: a zeroed sigaction is room for the result.
+        let is_ignored = unsafe {
+            let mut now: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(signal, std::ptr::null(), &mut now) == 0
+                && now.sa_sigaction == libc::SIG_IGN
+        };
+        if is_ignored {
+            continue;
+        }
         // SAFETY: the handler only stores to an atomic.
         let previous =
             unsafe { libc::signal(signal, note_interrupt as *const () as libc::sighandler_t) };
-        match previous {
-            libc::SIG_ERR => return Err(io::Error::last_os_error()).doing("handle Ctrl-C"),
-            // SAFETY: a valid disposition.
-            libc::SIG_IGN => unsafe { libc::signal(signal, libc::SIG_IGN) },
-            _ => previous,
-        };
+        if previous == libc::SIG_ERR {
+            return Err(io::Error::last_os_error()).doing("handle Ctrl-C");
+        }
     }
     Ok(())
 }

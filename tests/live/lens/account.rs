@@ -69,7 +69,6 @@ mod alone {
             let account = account_of(&Job::run("", workload(program)).finish().success(), stolen);
             let user = account.user.clone().expect("ticks have met it");
             assert!(user.low_ns <= user.ns && user.ns <= user.high_ns, "{account:?}");
-            assert!(account.cpu_ns <= account.processor_ns, "{account:?}");
             (account.cpu_ns, user)
         };
         let (cpu_ns, computing) = of("compute 800");
@@ -123,7 +122,7 @@ mod alone {
         assert!(outside as f64 >= least, "{account:?} {ns}, at least {least}");
         // A folder in memory has no faults that wait.
         assert_eq!(account.faulting_ns > 0, account.major_faults > 0, "{account:?}");
-        assert_eq!(account.asleep_ns, 0, "{account:?}");
+        assert!(account.asleep_ns < account.faulting_ns.max(MS), "{account:?}");
     }
 
     #[test]
@@ -297,6 +296,7 @@ mod alone {
         let account = account_of(&lens, stolen);
         assert_eq!(account.threads, 1);
         assert!(account.calls_ns > account.lifetime_ns * 99 / 100, "{account:?}");
+        assert!(account.processor_ns < account.lifetime_ns / 10, "{account:?}");
     }
 
     #[test]

@@ -262,7 +262,8 @@ impl Checker<'_> {
             let message =
                 format!("this is the hook's field `{name}`, which hides your own `{name}`");
             let problem = Diagnostic::warning(span.clone(), message);
-            self.warn(problem.other(own, "declared here").help("give your own another name"));
+            let help = format!("rename your own `{name}`");
+            self.warn(problem.other(own, "declared here").help(help));
         }
     }
 

@@ -89,31 +89,35 @@ fn mount() -> io::Result<()> {
 }
 
 fn remove(folder: &Path) {
+    if !is_own(folder) {
+        return;
+    }
     for (name, _) in TABLES {
         let _ = fs::remove_file(folder.join(name));
     }
     let _ = fs::remove_dir(folder);
 }
 
-/// Makes a folder. Any user can make entries in the BPF file system, also with this name, and a
-/// killed process of the same number may have left one.
+/// Makes a folder. Unless the BPF file system is mounted with mode=700, as systemd does, any user
+/// can make entries there, also with this name; and a killed process of the same number may have
+/// left one.
 fn make(folder: &Path) -> io::Result<()> {
-    let mut made = fs::create_dir(folder);
     for _ in 1..ATTEMPTS {
-        if made.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists) {
-            // Root may remove the entries of all users. A link is removed, and not followed.
-            let _ = fs::remove_dir_all(folder).or_else(|_| fs::remove_file(folder));
-            made = fs::create_dir(folder);
+        match fs::create_dir(folder) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                // Root may remove the entries of all users. A link is removed, and not followed.
+                let _ = fs::remove_dir_all(folder).or_else(|_| fs::remove_file(folder));
+            }
+            made => return made,
         }
     }
-    made
+    fs::create_dir(folder)
 }
 
 /// Whether a folder is Tollgate's, and not another user's.
 fn is_own(folder: &Path) -> bool {
-    // SAFETY: takes nothing and returns a number.
-    let user = unsafe { libc::geteuid() };
-    fs::symlink_metadata(folder).is_ok_and(|found| found.is_dir() && found.uid() == user)
+    fs::symlink_metadata(folder)
+        .is_ok_and(|found| found.is_dir() && found.uid() == process::effective_user())
 }
 
 impl PinnedHolds {
@@ -283,10 +287,12 @@ mod tests {
         make(&folder).unwrap();
         assert!(is_own(&folder) && fs::read_dir(&folder).unwrap().next().is_none());
         fs::remove_dir(&folder).unwrap();
-        std::os::unix::fs::symlink(there.path(), &folder).unwrap();
+        let target = there.path().join("target");
+        fs::create_dir_all(target.join("a")).unwrap();
+        std::os::unix::fs::symlink(&target, &folder).unwrap();
         assert!(!is_own(&folder));
         make(&folder).unwrap();
-        assert!(is_own(&folder) && there.path().exists());
+        assert!(is_own(&folder) && target.join("a").exists());
     }
 
     #[test]

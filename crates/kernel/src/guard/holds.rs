@@ -380,8 +380,10 @@ impl<'a> Holds<'a> {
         is_meant: impl Fn(u32) -> bool,
     ) -> Option<(u32, u32)> {
         self.slots().map(|slot| self.threads.read(slot)).find_map(|thread| {
+            // A new thread has no guard for a moment.
             let is_guarded = thread.task != 0
                 && thread.mask & wire::GUARD != 0
+                && thread.guard.session != 0
                 && u32::from(thread.guard.profile_slot) != wire::GUARD_PROFILE_UNSELECTED;
             let session = u32::from(thread.guard.session);
             let joins = u32::from(thread.session) == self.session || joining.contains(&thread.tgid);

@@ -30,6 +30,7 @@ fn parts(thread: &LiveThread, usage: &ThreadUsage, now_ns: u64) -> Vec<(u32, Cal
     let whole = CallStats {
         count: 1,
         wall_ns: wall,
+        runqueue_ns: processor,
         // The sleeps of a call that was not seen from its beginning were not seen either.
         blocked_ns: if is_unseen { 0 } else { wall.saturating_sub(processor + off) },
         // The kernel's side counts with 32 bits.

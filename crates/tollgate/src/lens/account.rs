@@ -29,19 +29,6 @@ pub fn account(row: &RowStats, calls: &[Call], tick_ns: u64) -> Option<ThreadAcc
     let in_calls = (of_calls(|call| call.wall_ns)
         + wall(&[wire::ACCOUNT_UNFINISHED, wire::ACCOUNT_OUTER]))
     .saturating_sub(wall(&[wire::ACCOUNT_REPEATED]));
-    // Waits of the calls that are not in the report.
-    let waits_in_calls =
-        sum(&[wire::ACCOUNT_UNFINISHED], |stats| stats.blocked_ns + stats.runqueue_ns);
-    let processor_in_calls = in_calls
-        .saturating_sub(of_calls(|call| call.blocked_ns + call.runqueue_ns) + waits_in_calls);
-    // What is left of the lifetime after the parts so far. Time that is unaccounted may also be in
-    // a call, and times of calls may be estimates, but the parts must not exceed the lifetime.
-    let mut left = life.wall_ns;
-    let mut take = |ns: u64| {
-        let taken = ns.min(left);
-        left -= taken;
-        taken
-    };
     // The gate has the ticks as a time.
     let ticks = |ns: u64| (ns + tick_ns / 2) / tick_ns;
     let mut account = ThreadAccount {
@@ -49,7 +36,7 @@ pub fn account(row: &RowStats, calls: &[Call], tick_ns: u64) -> Option<ThreadAcc
         lifetime_ns: life.wall_ns,
         calls_ns: take(in_calls),
         cpu_ns: 0,
-        processor_ns: 0,
+        processor_ns: life.runqueue_ns,
         user_ticks: ticks(life.sampled_ns),
         system_ticks: ticks(life.sampled_ns2),
         user: None,
@@ -64,7 +51,6 @@ pub fn account(row: &RowStats, calls: &[Call], tick_ns: u64) -> Option<ThreadAcc
         major_faults: life.major_faults.saturating_sub(of_calls(|call| call.major_faults)),
     };
     account.cpu_ns = left;
-    account.processor_ns = left + processor_in_calls;
     account.user = UserTime::estimate(&account);
     Some(account)
 }
@@ -76,7 +62,7 @@ impl UserTime {
         let ticks = account.user_ticks + account.system_ticks;
         let share = share_interval(account.user_ticks, ticks, CONFIDENCE)?;
         let part = |share: f64| {
-            // All of it is outside of calls, where the times of calls may be estimates.
+            // All of it is outside of calls. The two times have different sources.
             ((account.processor_ns as f64 * share) as u64).min(account.cpu_ns)
         };
         Some(Self {
@@ -140,6 +126,7 @@ mod tests {
         let life = CallStats {
             count: 1,
             wall_ns: calls_ns + cpu_ns,
+            runqueue_ns: calls_ns + cpu_ns,
             sampled_ns: user_ticks * TICK_NS,
             sampled_ns2: system_ticks * TICK_NS,
             ..CallStats::default()
@@ -189,7 +176,7 @@ mod tests {
             ..CallStats::default()
         };
         let mut row = RowStats::default();
-        row.parts.insert(wire::ACCOUNT_LIFE, stats(1000, 70, 0, 30));
+        row.parts.insert(wire::ACCOUNT_LIFE, stats(1000, 70, 7, 30));
         row.parts.insert(wire::ACCOUNT_UNFINISHED, stats(100, 80, 10, 0));
         row.parts.insert(wire::ACCOUNT_ASLEEP, stats(60, 50, 10, 0));
         row.parts.insert(wire::ACCOUNT_FAULTING, stats(100, 100, 0, 0));
@@ -202,8 +189,7 @@ mod tests {
             calls_ns: 400,
             // What is left of the lifetime.
             cpu_ns: 330,
-            // With 300 in the call, and 10 in the unfinished one.
-            processor_ns: 640,
+            processor_ns: 7,
             runqueue_ns: 50,
             faulting_ns: 100,
             asleep_ns: 50,

@@ -1,8 +1,8 @@
 //! The names of functions of C++ and Rust as their programs have them.
 
 /// The name that a symbol stands for: that of a function of C++ (Itanium C++ ABI, 5.1) or Rust (RFC
-/// 2603, or as C++ before), or otherwise the symbol itself. Without their prefixes, names of C
-/// functions are not taken for mangled ones: `rd` would be the type `double restrict`.
+/// 2603, or as C++ before), or otherwise the symbol itself. Only a symbol with their prefixes is
+/// demangled. `rd`, the name of a C function, would otherwise become the type `double restrict`.
 pub fn demangled(symbol: &str) -> String {
     if !symbol.starts_with("_Z") && !symbol.starts_with("_R") {
         return symbol.to_owned();
