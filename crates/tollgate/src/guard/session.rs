@@ -1,7 +1,8 @@
 //! The guard as an extension of a session.
 
 use std::fs;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, Result};
@@ -114,8 +115,10 @@ impl GuardInSession {
 
     /// Whether a process runs a program that this guard selects.
     fn selects(&self, process: u32) -> bool {
-        let program = || fs::read_link(format!("/proc/{process}/exe")).ok();
-        self.executables.is_empty() || program().is_some_and(|of| self.executables.contains(&of))
+        let file = |path: &Path| fs::metadata(path).ok().map(|of| (of.dev(), of.ino()));
+        let program = file(Path::new(&format!("/proc/{process}/exe")));
+        self.executables.is_empty()
+            || program.is_some() && self.executables.iter().any(|path| file(path) == program)
     }
 
     /// Publishes new events, if this is the guard of a daemon.

@@ -29,6 +29,14 @@ pub fn account(row: &RowStats, calls: &[Call], tick_ns: u64) -> Option<ThreadAcc
     let in_calls = (of_calls(|call| call.wall_ns)
         + wall(&[wire::ACCOUNT_UNFINISHED, wire::ACCOUNT_OUTER]))
     .saturating_sub(wall(&[wire::ACCOUNT_REPEATED]));
+    // What is left of the lifetime after the parts so far. Time that is unaccounted may also be in
+    // a call, and times of calls may be estimates, but the parts must not exceed the lifetime.
+    let mut left = life.wall_ns;
+    let mut take = |ns: u64| {
+        let taken = ns.min(left);
+        left -= taken;
+        taken
+    };
     // The gate has the ticks as a time.
     let ticks = |ns: u64| (ns + tick_ns / 2) / tick_ns;
     let mut account = ThreadAccount {
