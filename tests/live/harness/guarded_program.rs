@@ -130,4 +130,10 @@ impl GuardSection {
     pub fn events(&self) -> &Vec<Value> {
         self.0["events"].as_array().expect("events")
     }
+
+    /// The calls that a plugin has denounced.
+    pub fn denounced_calls(&self) -> Vec<&str> {
+        let denounced = self.events().iter().filter(|event| event["is_denounced"] == true);
+        denounced.map(|event| event["call"].as_str().expect("a name")).collect()
+    }
 }

@@ -77,13 +77,7 @@ fn argument_policy() {
         [("mprotect", None), ("mprotect-all", Some("mprotect")), ("chmod", Some("chmod"))]
     {
         let ran = run("--guard=watch", name).success();
-        let events = GuardSection::of(&ran).events().clone();
-        let denounced: Vec<_> = events
-            .iter()
-            .filter(|event| event["is_denounced"] == true)
-            .map(|event| event["call"].as_str())
-            .collect();
-        assert_eq!(denounced, Vec::from_iter(call.map(Some)), "{name}");
+        assert_eq!(GuardSection::of(&ran).denounced_calls(), Vec::from_iter(call), "{name}");
         let lines = ran
             .err
             .lines()
