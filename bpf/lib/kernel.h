@@ -43,6 +43,7 @@ enum bpf_map_type {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
 	BPF_MAP_TYPE_PROG_ARRAY = 3,
+	BPF_MAP_TYPE_PERF_EVENT_ARRAY = 4,
 	BPF_MAP_TYPE_PERCPU_HASH = 5,
 	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
 	BPF_MAP_TYPE_LRU_HASH = 9,
@@ -60,7 +61,9 @@ enum bpf_map_type {
 #define BPF_RB_RING_SIZE 1
 #define BPF_F_NO_PREALLOC (1U << 0)
 #define BPF_F_MMAPABLE (1U << 10)
+#define BPF_F_PRESERVE_ELEMS (1U << 11)
 #define BPF_F_USER_STACK (1ULL << 8)
+#define BPF_F_CURRENT_CPU 0xffffffffULL
 #define BPF_SK_STORAGE_GET_F_CREATE (1ULL << 0)
 
 /* The layouts of struct bpf_sock_addr and struct __sk_buff are the same on all kernels. */

@@ -7,7 +7,7 @@
 #ifndef TOLLGATE_PACE_ENDED_TASKS_BPF_H
 #define TOLLGATE_PACE_ENDED_TASKS_BPF_H
 
-#include "pace/state.bpf.h"
+#include "pace/charge.bpf.h"
 
 /*
  * The buffers of a session, which user space makes: see guard/profiles.bpf.h, struct profile_map.

@@ -207,6 +207,7 @@ __noinline int pace_switched_out(u32 slot, u32 sleeps, u64 now)
 
 __noinline int pace_switched_in(u32 slot, u64 now)
 {
+	struct pace_cpu *at = pace_cpu_at(bpf_get_smp_processor_id());
 	struct pace_thread *of = pace_of(slot);
 	struct pace_task *task;
 
@@ -218,7 +219,8 @@ __noinline int pace_switched_in(u32 slot, u64 now)
 		return 0;
 	}
 	of->charged_ns = now;
-	pace_cpu_at(bpf_get_smp_processor_id())->slot = slot;
+	pace_start_counting(at, now);
+	at->slot = slot;
 	/* Its waking may have been missed. */
 	pace_ready(of, task);
 	if (unlikely(task->domain))

@@ -29,7 +29,7 @@ static __always_inline void pace_frequency(u32 khz, u32 cpu)
 		return;
 	}
 	now = bpf_ktime_get_ns();
-	pace_charge_at(at, pace_of(slot), task, now);
+	pace_charge_at(cpu, slot, task, now);
 	pace_record_speed(at, khz);
 	if (task->domain)
 		pace_arm(cpu, task, now);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Pace: the tables of tasks, threads and rules, and how a thread's work is charged. */
+/* Pace: the tables of tasks, threads and rules. */
 #ifndef TOLLGATE_PACE_STATE_BPF_H
 #define TOLLGATE_PACE_STATE_BPF_H
 
@@ -9,11 +9,6 @@
 
 /* A speed of 1 GHz is a cycle in each ns. */
 #define KHZ_PER_GHZ 1000000
-/*
- * The maximum number of nested tasks of a thread to which its work is charged. It limits the time
- * of a switch.
- */
-#define PACE_NESTED 4
 
 struct pace_task pace_tasks[PACE_TASKS] SEC(".bss.pace_tasks");
 /* User space maps it, and entries of mapped arrays have eight bytes. */
@@ -95,94 +90,6 @@ static __always_inline struct pace_task *pace_running(struct pace_cpu *at)
 	u32 slot = READ_ONCE(at->slot);
 
 	return slot ? pace_live(pace_of(slot)) : NULL;
-}
-
-/* Work of a thread that is not charged to its task yet. */
-struct pace_work {
-	u64 ns;
-	u64 cycles;
-	u64 energy_pj;
-};
-
-/*
- * Since when a thread with a task runs on a processor, if its switch in was not reported
- * (docs/decisions/0001-gate.md); 0: it is not known, or the thread does not run. While it is being
- * switched, the scheduler's time may be that of its stretch before, which is charged already.
- */
-static __always_inline u64 pace_unreported_since(u32 slot, struct cpu_state *cpu)
-{
-	struct task_struct *task = (void *)thread_at(slot)->task;
-	u64 arrived = BPF_CORE_READ(task, sched_info.last_arrival) + cpu->clock_offset;
-
-	return cpu->clock_offset && arrived > READ_ONCE(pace_of(slot)->left_ns) ? arrived : 0;
-}
-
-/* The work of a thread on a processor from `since` to `now`. `since` is 0 if it is not known. */
-static __always_inline struct pace_work pace_work(struct pace_cpu *at, u64 since, u64 now)
-{
-	struct pace_work work = {};
-
-	if (!since || (s64)(now - since) <= 0)
-		return work;
-	work.ns = now - since;
-	work.cycles = work.ns * at->cycles_per_ns >> PACE_CYCLES_SHIFT;
-	/* A nanosecond at a milliwatt is a picojoule. */
-	work.energy_pj = work.ns * at->milliwatts;
-	return work;
-}
-
-/* Charges work to a task, and to the tasks around it. */
-static __always_inline void pace_add_work(struct pace_task *task, struct pace_work work)
-{
-	u32 i;
-
-	if (!work.ns)
-		return;
-	for (i = 0; i < PACE_NESTED && task; i++) {
-		__sync_fetch_and_add(&task->cpu_ns, work.ns);
-		__sync_fetch_and_add(&task->cycles, work.cycles);
-		if (work.energy_pj)
-			__sync_fetch_and_add(&task->energy_pj, work.energy_pj);
-		task = pace_outer(task);
-	}
-}
-
-/*
- * The work of the thread that runs here since its last charge. The caller charges it. Another
- * processor may charge the thread as well if it reports a change of the speed, or if the timer of a
- * paced task expires there. Then the exchange decides who charges a stretch of time.
- */
-static __always_inline struct pace_work pace_take_work(u32 slot, u64 now)
-{
-	struct pace_thread *of = pace_of(slot);
-	struct pace_cpu *at = pace_cpu_at(bpf_get_smp_processor_id());
-	u64 since;
-
-	if (unlikely(at->is_reported || READ_ONCE(pace_control.session))) {
-		since = __sync_lock_test_and_set(&of->charged_ns, now);
-	} else {
-		since = READ_ONCE(of->charged_ns);
-		WRITE_ONCE(of->charged_ns, now);
-	}
-	if (unlikely(!since) && thread_at(slot)->task == (u64)bpf_get_current_task_btf())
-		since = pace_unreported_since(slot, this_cpu());
-	return pace_work(at, since, now);
-}
-
-/* Charges the time of the thread that runs here since the last charge. */
-static __always_inline void pace_charge(u32 slot, struct pace_task *task, u64 now)
-{
-	pace_add_work(task, pace_take_work(slot, now));
-}
-
-/* The same for the thread that runs on a processor, which need not be this one. */
-static __always_inline void pace_charge_at(struct pace_cpu *at, struct pace_thread *of,
-					   struct pace_task *task, u64 now)
-{
-	u64 since = READ_ONCE(of->charged_ns);
-
-	if (since && __sync_val_compare_and_swap(&of->charged_ns, since, now) == since)
-		pace_add_work(task, pace_work(at, since, now));
 }
 
 #endif

@@ -158,6 +158,7 @@ static __always_inline bool pace_is_exempt(u32 slot)
 static __always_inline struct pace_task *pace_new(struct thread_state *thread, u32 entry,
 						  u32 index_slot, u64 now)
 {
+	struct pace_cpu *at = pace_cpu_at(bpf_get_smp_processor_id());
 	struct pace_thread *of = pace_of(thread->slot);
 	struct pace_task *task;
 	u32 number;
@@ -183,7 +184,8 @@ static __always_inline struct pace_task *pace_new(struct thread_state *thread, u
 	of->number = number;
 	of->is_ready = 1;
 	of->charged_ns = now;
-	pace_cpu_at(bpf_get_smp_processor_id())->slot = thread->slot;
+	pace_start_counting(at, now);
+	at->slot = thread->slot;
 	return task;
 }
 

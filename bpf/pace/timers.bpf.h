@@ -3,6 +3,7 @@
 #ifndef TOLLGATE_PACE_TIMERS_BPF_H
 #define TOLLGATE_PACE_TIMERS_BPF_H
 
+#include "pace/charge.bpf.h"
 #include "pace/other_work.bpf.h"
 
 /* include/uapi/linux/time.h */
@@ -38,7 +39,7 @@ static int pace_expired(void *map, u32 *cpu, struct pace_timer *timer)
 	u64 now = bpf_ktime_get_ns(), search_ns = READ_ONCE(of->search_ns);
 
 	if (task)
-		pace_charge_at(at, pace_of(slot), task, now);
+		pace_charge_at(*cpu, slot, task, now);
 	/* One processor of the domain searches. */
 	if (search_ns && search_ns <= now &&
 	    __sync_val_compare_and_swap(&of->search_ns, search_ns, 0) == search_ns) {

@@ -187,6 +187,13 @@ struct pace_cpu {
 	__u32 latest;
 	/* The cycles of a nanosecond at its speed, << PACE_CYCLES_SHIFT. */
 	__u32 cycles_per_ns;
+	/* When its counter of cycles was last read, and what it was; 0: it was not read. */
+	__u64 counted_ns;
+	__u64 counted;
+	/* The cycles that other processors have charged since, by time and speed. */
+	__u64 estimated;
+	/* 1: pace_counters has a counter of its cycles. User space sets it. */
+	__u64 has_counter;
 };
 
 /*
@@ -312,6 +319,10 @@ struct pace_control {
 	__u32 fastest_khz;
 	/* The number of unfinished tasks that have no slot in pace_index. */
 	__u32 unindexed;
+	/* The event of perf that counts cycles, and the number of processors on which it does. */
+	__u32 counter_type;
+	__u64 counter_config;
+	__u32 counters;
 	__u32 unused;
 };
 

@@ -25,6 +25,7 @@ pub mod losses;
 pub mod mapped_array;
 pub mod mounts;
 pub mod pace;
+mod perf_event;
 mod pid_variables;
 pub mod plugin;
 pub mod precall;

@@ -42,8 +42,8 @@ pub use replay::{Replay, SpeedPolicy, TraceTask, replay};
 pub use rule_file::parse_task_rules;
 pub use schedule::{Goal, Schedule, Step, flat, lambda_rule};
 pub use task_rules::{
-    ACTUATORS, BEGINNING_CALLS, BeginningResult, COMPARED_PROGRAM_LEN, DEADLINE_MS, DEFAULT_GOAL,
-    DescriptorKind, MAX_EXEMPT, MAX_RULES, MAX_TYPE_NAME, MAX_USERS, ProgramType, QuotedName,
-    TARGET, TaskRule, TaskRules, is_same_program,
+    ACTUATORS, BEGINNING_CALLS, BeginningResult, COMPARED_PROGRAM_LEN, CycleCounter, DEADLINE_MS,
+    DEFAULT_GOAL, DescriptorKind, MAX_EXEMPT, MAX_RULES, MAX_TYPE_NAME, MAX_USERS, ProgramType,
+    QuotedName, TARGET, TaskRule, TaskRules, is_same_program,
 };
 pub use whole_steps::least_energy;

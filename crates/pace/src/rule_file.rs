@@ -23,9 +23,9 @@ use toml_reader::{At, Problem, Problems, TableReader};
 
 use crate::rule_checks;
 use crate::task_rules::{
-    ACTUATORS, BEGINNING_CALLS, COMPARED_PROGRAM_LEN, DEADLINE_MS, DEFAULT_GOAL, DescriptorKind,
-    MAX_EXEMPT, MAX_RULES, MAX_TYPE_NAME, MAX_USERS, ProgramType, QuotedName, TARGET, TaskRule,
-    TaskRules, is_same_program,
+    ACTUATORS, BEGINNING_CALLS, COMPARED_PROGRAM_LEN, CycleCounter, DEADLINE_MS, DEFAULT_GOAL,
+    DescriptorKind, MAX_EXEMPT, MAX_RULES, MAX_TYPE_NAME, MAX_USERS, ProgramType, QuotedName,
+    TARGET, TaskRule, TaskRules, is_same_program,
 };
 
 const CALLS_HELP: &str = "a task begins when one of these calls returns: calls = [\"epoll_wait\"]";
@@ -41,6 +41,7 @@ pub fn parse_task_rules(text: &str) -> Result<TaskRules, Problems> {
     let help = "give a built-in set, or a file: levels = \"rk3399-a72\"";
     let levels = reader.with_help(help, |reader| reader.string("levels")).map(QuotedName::from);
     let actuator = read_actuator(&mut reader);
+    let cycle_counter = read_cycle_counter(&mut reader);
     let exempt = read_exempt(&mut reader);
     let users = read_users(&mut reader);
     let (tables, types) = (reader.tables("rule"), reader.tables("type"));
@@ -55,7 +56,8 @@ pub fn parse_task_rules(text: &str) -> Result<TaskRules, Problems> {
         let help = "add a rule: [[rule]], with name and calls";
         problems.push(Problem::new(0..0, "the file has neither rules nor types").help(help));
     }
-    let mut file = TaskRules { levels, actuator, exempt, users, ..TaskRules::default() };
+    let mut file =
+        TaskRules { levels, actuator, cycle_counter, exempt, users, ..TaskRules::default() };
     let (mut names, mut rules) = (Vec::new(), Vec::new());
     for table in &tables {
         let mut entry = TableReader::new(table.value, table.span.clone(), &mut problems);
@@ -85,6 +87,20 @@ fn read_actuator(reader: &mut TableReader<'_, '_>) -> Option<String> {
         return None;
     }
     Some(named.value.to_owned())
+}
+
+fn read_cycle_counter(reader: &mut TableReader<'_, '_>) -> CycleCounter {
+    const KEY: &str = "cycle-counter";
+    let help = "give \"cpu-cycles\", \"none\", or an event of perf: cycle-counter = \
+        \"msr/config=1/\"";
+    let Some(named) = reader.with_help(help, |reader| reader.string(KEY)) else {
+        return CycleCounter::default();
+    };
+    CycleCounter::of_name(named.value).unwrap_or_else(|| {
+        let text = format!("{:?} is no counter of cycles", named.value);
+        reader.problem(Problem::new(named.span, text).help(help));
+        CycleCounter::default()
+    })
 }
 
 fn read_exempt(reader: &mut TableReader<'_, '_>) -> Vec<String> {
@@ -276,6 +292,7 @@ mod tests {
         let text = "\
 levels = \"rk3399-a72\"
 actuator = \"bounds\"
+cycle-counter = \"msr/config=0x1/\"
 exempt = \"sshd\"
 users = [\"media\", \"1000\"]
 [[rule]]
@@ -294,9 +311,10 @@ includes-waits = true
 name = \"request\"
 deadline-ms = 20
 ";
-        let TaskRules { levels, actuator, exempt, users, rules, types } =
+        let TaskRules { levels, actuator, cycle_counter, exempt, users, rules, types } =
             parse_task_rules(text).unwrap();
         assert_eq!((actuator.as_deref(), exempt), (Some("bounds"), vec!["sshd".to_owned()]));
+        assert_eq!(cycle_counter, CycleCounter::Event { pmu: "msr".into(), config: 1 });
         let users: Vec<_> = users.unwrap().into_iter().map(|user| user.name).collect();
         assert_eq!(users, ["media", "1000"]);
         let levels = levels.unwrap();
@@ -316,6 +334,7 @@ deadline-ms = 20
         let text = "\
 rules = 1
 actuator = \"setspeeds\"
+cycle-counter = \"cycles\"
 exempt = [\"/bin/sh\"]
 users = 7
 [[rule]]
@@ -339,6 +358,7 @@ calls = 7
             [
                 "unknown key \"rules\"",
                 "\"setspeeds\" is no actuator",
+                "\"cycles\" is no counter of cycles",
                 "a program must be a file name, without folders",
                 "users must be a string or an array of strings, not 7",
                 "the rule has no name",
@@ -358,7 +378,7 @@ calls = 7
         );
         let without_help: Vec<_> = found.iter().filter(|one| one.help.is_none()).collect();
         assert!(without_help.is_empty(), "{without_help:?}");
-        assert_eq!(found[5].help.as_deref(), Some("did you mean \"epoll_wait\"?"));
+        assert_eq!(found[6].help.as_deref(), Some("did you mean \"epoll_wait\"?"));
         assert!(parse_task_rules("").unwrap_err()[0].message.contains("neither rules nor types"));
         let twice = "[[rule]]\nname = \"a\"\nprogram = \"x\"\ncalls = \"read\"\n\
             [[rule]]\nname = \"a\"\nprogram = \"y\"\ncalls = \"read\"\n";

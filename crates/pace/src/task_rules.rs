@@ -161,6 +161,46 @@ impl From<At<&str>> for QuotedName {
     }
 }
 
+/// What counts the cycles of tasks.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum CycleCounter {
+    /// The counter `cpu-cycles`, where the machine has it; otherwise as [`Self::Speed`].
+    #[default]
+    Available,
+    /// No counter: the cycles are processor time, times the speed of the processor.
+    Speed,
+    /// The counter `cpu-cycles`.
+    CpuCycles,
+    /// An event of a performance monitoring unit, as perf names it: `PMU/config=NUMBER/`.
+    Event {
+        /// The unit: a folder of `/sys/bus/event_source/devices`.
+        pmu: String,
+        /// The number of the event.
+        config: u64,
+    },
+}
+
+impl CycleCounter {
+    /// The counter of this name. `None`: there is no such name.
+    pub fn of_name(name: &str) -> Option<Self> {
+        match name {
+            "none" => return Some(Self::Speed),
+            "cpu-cycles" => return Some(Self::CpuCycles),
+            _ => {}
+        }
+        let (pmu, event) = name.strip_suffix('/')?.split_once('/')?;
+        let number = event.strip_prefix("config=")?;
+        let config = match number.strip_prefix("0x") {
+            Some(digits) => u64::from_str_radix(digits, 16),
+            None => number.parse(),
+        };
+        // It is a part of a path.
+        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+        let is_pmu = !pmu.is_empty() && pmu.bytes().all(is_name);
+        is_pmu.then_some(Self::Event { pmu: pmu.to_owned(), config: config.ok()? })
+    }
+}
+
 /// The content of a file of rules.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TaskRules {
@@ -168,6 +208,8 @@ pub struct TaskRules {
     pub levels: Option<QuotedName>,
     /// The entry of [`ACTUATORS`] by which speeds are set. `None`: the best one of the machine.
     pub actuator: Option<String>,
+    /// What counts the cycles of tasks.
+    pub cycle_counter: CycleCounter,
     /// The file names of the executables that have no tasks.
     pub exempt: Vec<String>,
     /// The names or numbers of the users whose programs may begin tasks themselves, besides those
@@ -182,3 +224,32 @@ pub struct TaskRules {
 /// The deadline, in milliseconds, and the target of a type that no file describes. The deadline is
 /// RightSpeed's for events of the user interface; the target is a choice of ours.
 pub const DEFAULT_GOAL: (f64, f64) = (50.0, 0.95);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_have_the_names_of_perf() {
+        let event = |pmu: &str, config| CycleCounter::Event { pmu: pmu.into(), config };
+        for (name, expected) in [
+            ("cpu-cycles", Some(CycleCounter::CpuCycles)),
+            ("none", Some(CycleCounter::Speed)),
+            ("msr/config=1/", Some(event("msr", 1))),
+            ("cpu_core/config=0x3c/", Some(event("cpu_core", 0x3c))),
+            ("msr/config=0xffffffffffffffff/", Some(event("msr", u64::MAX))),
+            ("msr/config=0x10000000000000000/", None),
+            ("msr/aperf/", None),
+            ("msr/config=1", None),
+            ("msr/config=/", None),
+            ("msr/config=-1/", None),
+            ("/config=1/", None),
+            ("../config=1/", None),
+            ("a/b/config=1/", None),
+            ("cycles", None),
+            ("", None),
+        ] {
+            assert_eq!(CycleCounter::of_name(name), expected, "{name:?}");
+        }
+    }
+}

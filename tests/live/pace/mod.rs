@@ -1,5 +1,6 @@
 //! Tasks with deadlines: those that programs begin themselves, and those that rules infer.
 
+mod cycle_counter;
 mod host;
 mod sessions;
 

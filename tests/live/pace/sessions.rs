@@ -10,7 +10,7 @@ use crate::harness::job::{is_in_read, sleeps_of, stop, watches};
 use crate::harness::{Job, Running, eventually, report, workload};
 
 /// A process for which a task begins with each byte that it reads.
-struct ByteReader {
+pub struct ByteReader {
     running: Running,
     stdin: ChildStdin,
 }
@@ -20,7 +20,7 @@ const TASKS: u64 = 20;
 const OTHER_SESSION: &str = "threads whose tasks with deadlines another session follows";
 
 impl ByteReader {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self::of("calls-on-input 1")
     }
 
@@ -32,7 +32,7 @@ impl ByteReader {
         Self { running, stdin }
     }
 
-    fn pid(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         self.running.pid()
     }
 
@@ -48,28 +48,32 @@ impl ByteReader {
 
     /// Starts a session on it, which is there when this returns.
     fn session(&self, command: &str) -> Running {
-        let mut job = match command {
+        let job = match command {
             "lens" => Job::lens(&format!("-p {}", self.pid())),
-            _ => Job::watch_process(self.pid()),
+            _ => self.watch(""),
         };
-        let rules = job.path("rules.toml");
-        let text = "[[rule]]\nname = \"byte\"\ncalls = \"read\"\ndescriptor = \"pipe\"\n";
-        fs::write(&rules, text).expect("the folder is ours");
-        if command != "lens" {
-            job.command.arg("--rules").arg(rules);
-        }
         let session = job.start();
         watches(&session);
         session
     }
 
-    fn end(self) {
+    /// A watch of it, whose file of rules begins with these lines.
+    pub fn watch(&self, lines: &str) -> Job {
+        let mut job = Job::watch_process(self.pid());
+        let rules = job.path("rules.toml");
+        let rule = "[[rule]]\nname = \"byte\"\ncalls = \"read\"\ndescriptor = \"pipe\"\n";
+        fs::write(&rules, format!("{lines}{rule}")).expect("the folder is ours");
+        job.command.arg("--rules").arg(rules);
+        job
+    }
+
+    pub fn end(self) {
         drop(self.stdin);
         self.running.finish().success();
     }
 }
 
-fn interrupted(session: Running) -> Value {
+pub fn interrupted(session: Running) -> Value {
     session.signal(libc::SIGINT);
     session.finish().success().document("report")
 }

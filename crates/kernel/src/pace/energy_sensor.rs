@@ -5,12 +5,12 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Read as _;
-use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::sysfs::number;
 use crate::cpus::parse_cpu_list;
+use crate::perf_event::PerfEvent;
 
 /// The minimum time between two readings: each may cost a call of the firmware.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
@@ -161,50 +161,27 @@ fn powercap_packages(root: &Path) -> Vec<Sensor> {
 
 /// A counter of the event `energy-pkg` for each package.
 fn perf_packages(root: &Path) -> Vec<Sensor> {
-    let Some((attributes, scale, cpus)) = perf_event(root) else { return Vec::new() };
+    let Some((event, scale, cpus)) = perf_event(root) else { return Vec::new() };
     let sensor = |cpu| {
-        let event = open_event(&attributes, cpu)?;
+        let event = File::from(event.open(cpu).ok()?);
         Some(Sensor::Perf { event, scale, count: 0, first: 0 })
     };
     cpus.into_iter().filter_map(sensor).collect()
 }
 
-/// The attributes of the event `energy-pkg`, the energy of a count, and a processor of each
-/// package.
-fn perf_event(root: &Path) -> Option<(libbpf_rs::libbpf_sys::perf_event_attr, f64, Vec<i32>)> {
+/// The event `energy-pkg`, the energy of a count, and a processor of each package.
+fn perf_event(root: &Path) -> Option<(PerfEvent, f64, Vec<u32>)> {
     let pmu = root.join("sys/bus/event_source/devices/power");
     let event = fs::read_to_string(pmu.join("events/energy-pkg")).ok()?;
     let config = event.trim().strip_prefix("event=0x")?;
-    let attributes = libbpf_rs::libbpf_sys::perf_event_attr {
-        type_: number(&pmu.join("type")).ok()?,
-        size: size_of::<libbpf_rs::libbpf_sys::perf_event_attr>() as u32,
+    let event = PerfEvent {
+        kind: number(&pmu.join("type")).ok()?,
         config: u64::from_str_radix(config, 16).ok()?,
         ..Default::default()
     };
     let scale = number(&pmu.join("events/energy-pkg.scale")).ok()?;
     let cpus = fs::read_to_string(pmu.join("cpumask")).ok()?;
-    Some((attributes, scale, parse_cpu_list(&cpus).map(|cpu| cpu as i32).collect()))
-}
-
-fn open_event(attributes: &libbpf_rs::libbpf_sys::perf_event_attr, cpu: i32) -> Option<File> {
-    const EVERY_PROCESS: i32 = -1;
-    const NO_GROUP: i32 = -1;
-    // SAFETY: the attributes live until the call is over.
-    let event = unsafe {
-        libc::syscall(
-            libc::SYS_perf_event_open,
-            std::ptr::from_ref(attributes),
-            EVERY_PROCESS,
-            cpu,
-            NO_GROUP,
-            libbpf_rs::libbpf_sys::PERF_FLAG_FD_CLOEXEC,
-        )
-    };
-    if event < 0 {
-        return None;
-    }
-    // SAFETY: a new descriptor, which nothing else owns.
-    Some(File::from(unsafe { OwnedFd::from_raw_fd(event as i32) }))
+    Some((event, scale, parse_cpu_list(&cpus).map(|cpu| cpu as u32).collect()))
 }
 
 #[cfg(test)]
@@ -269,8 +246,8 @@ mod tests {
         ] {
             write(root, &format!("sys/bus/event_source/devices/power/{file}"), text);
         }
-        let (attributes, scale, cpus) = perf_event(root).unwrap();
-        assert_eq!((attributes.type_, attributes.config), (21, 2));
+        let (event, scale, cpus) = perf_event(root).unwrap();
+        assert_eq!((event.kind, event.config), (21, 2));
         // 2^-32 J, the unit of the kernel's counter.
         assert_eq!(scale, 2.0_f64.powi(-32));
         assert_eq!(cpus, [0, 18, 19]);

@@ -22,6 +22,7 @@ fn shrink_maps(maps: &mut OpenGateMaps) -> Result<()> {
     maps.bss_pace_dom.set_value_size(size_of::<wire::pace_domain>() as u32).doing(SIZING)?;
     maps.pace_types.set_max_entries(1).doing(SIZING)?;
     maps.pace_ended_tasks.set_max_entries(1).doing(SIZING)?;
+    maps.pace_counters.set_max_entries(1).doing(SIZING)?;
     maps.pace_timers.set_max_entries(1).doing(SIZING)?;
     maps.pace_free_tasks.set_max_entries(1).doing(SIZING)
 }
@@ -64,6 +65,7 @@ impl KernelSide for PaceKernelSide {
             tracking.stop_pacing(session);
             // A task that stays is only an entry that cannot be used again.
             let _ = tracking.release(gate, session);
+            tracking.stop_counting(gate, session);
         }
     }
 }

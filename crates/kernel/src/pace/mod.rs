@@ -2,6 +2,7 @@
 
 pub mod actuator;
 pub mod cpufreq;
+mod cycle_counter;
 mod ended_tasks;
 pub mod energy_sensor;
 #[cfg(test)]
@@ -20,6 +21,7 @@ mod system_limit;
 mod tracking;
 mod type_key;
 
+pub use cycle_counter::CycleEvent;
 pub use ended_tasks::EndedTasks;
 pub use kernel_side::PaceKernelSide;
 pub use pacing::{GateSchedule, GateStep, Pacing, Wanted, WantedSpeeds};

@@ -47,14 +47,14 @@ pub struct TrackingRules {
 
 /// The state of pace in the gate.
 pub struct Tracking {
-    control: MappedArray<wire::pace_control>,
+    pub(super) control: MappedArray<wire::pace_control>,
     rules: MappedArray<wire::pace_rules>,
     tasks: MappedArray<wire::pace_task>,
     index: MappedArray<u64>,
     threads: MappedArray<wire::pace_thread>,
     /// What the gate itself knows of the threads.
     states: MappedArray<wire::thread_state>,
-    cpus: MappedArray<wire::pace_cpu>,
+    pub(super) cpus: MappedArray<wire::pace_cpu>,
     domains: MappedArray<wire::pace_domain>,
 }
 

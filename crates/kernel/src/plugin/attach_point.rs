@@ -15,6 +15,9 @@ use super::program_info::name_of;
 use super::{tracefs, type_cache};
 use crate::error::{Error, ErrorContext, Result};
 use crate::mounts::cgroup2_root;
+use crate::perf_event::{
+    PERF_COUNT_SW_CPU_CLOCK, PERF_TYPE_SOFTWARE, PERF_TYPE_TRACEPOINT, PerfEvent,
+};
 
 /// A point of the kernel where a program can be attached.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -181,14 +184,12 @@ impl AttachPoint {
                 Ok(vec![link.doing(format!("attach a plugin to {name} (needs Linux 6.6)"))?])
             }
             Self::Tracepoint(name) => {
-                let event =
-                    perf_event(libbpf_sys::PERF_TYPE_TRACEPOINT, tracepoint_number(name)?, 0);
+                let event = first_event(PERF_TYPE_TRACEPOINT, tracepoint_number(name)?, 0);
                 attach_to_event(program, event.doing(format!("open the tracepoint {name}"))?)
             }
             Self::Timer(every) => {
                 let period = every.as_nanos() as u64;
-                let clock = libbpf_sys::PERF_COUNT_SW_CPU_CLOCK.into();
-                let event = perf_event(libbpf_sys::PERF_TYPE_SOFTWARE, clock, period);
+                let event = first_event(PERF_TYPE_SOFTWARE, PERF_COUNT_SW_CPU_CLOCK, period);
                 attach_to_event(program, event.doing("start a timer")?)
             }
         }
@@ -210,28 +211,9 @@ fn attach_to_event(program: BorrowedFd<'_>, event: OwnedFd) -> Result<Vec<OwnedF
     Ok(vec![link.doing("attach a plugin to an event")?, event])
 }
 
-fn perf_event(kind: u32, config: u64, period: u64) -> io::Result<OwnedFd> {
-    // SAFETY: all zeros is an event without options.
-    let mut attributes: libbpf_sys::perf_event_attr = unsafe { std::mem::zeroed() };
-    attributes.type_ = kind;
-    attributes.size = size_of::<libbpf_sys::perf_event_attr>() as u32;
-    attributes.config = config;
-    attributes.__bindgen_anon_1.sample_period = period;
-    const EVERY_PROCESS: i32 = -1;
-    const FIRST_CPU: i32 = 0;
-    const NO_GROUP: i32 = -1;
-    // SAFETY: the attributes live until the call is over.
-    let event = unsafe {
-        libc::syscall(
-            libc::SYS_perf_event_open,
-            &raw const attributes,
-            EVERY_PROCESS,
-            FIRST_CPU,
-            NO_GROUP,
-            libbpf_sys::PERF_FLAG_FD_CLOEXEC,
-        )
-    };
-    if event < 0 { Err(io::Error::last_os_error()) } else { descriptor(event as i32) }
+/// An event of the first processor. A tracepoint's programs run on all of them.
+fn first_event(kind: u32, config: u64, sample_period: u64) -> io::Result<OwnedFd> {
+    PerfEvent { kind, config, sample_period, flags: 0 }.open(0)
 }
 
 /// The number of a network device.

@@ -310,6 +310,13 @@ const PACING: &[Capability] = &[
         |_| files::utilization_clamp(),
     ),
     optional(
+        "counters of cycles (perf)",
+        PACE,
+        "the work of tasks is processor time, times the speed of the processor",
+        "a processor with performance counters; most virtual machines have none",
+        |_| files::cycle_counters(),
+    ),
+    optional(
         "energy counters (powercap, perf)",
         PACE,
         "energy is modelled from the power of the levels",

@@ -5,6 +5,7 @@ use std::io::{ErrorKind, Read as _};
 use std::path::Path;
 
 use kernel::gate::Lock;
+use kernel::pace::CycleEvent;
 use kernel::pace::actuator::Actuator;
 use kernel::pace::cpufreq::{self, FrequencyDomain};
 use kernel::pace::energy_sensor::EnergySensors;
@@ -139,6 +140,13 @@ fn clamp_in(root: &Path) -> Finding {
             .remedy("the governor schedutil"),
         domains => Finding::no(format!("{} frequency domains, not one", domains.len()))
             .remedy("a machine with one frequency domain"),
+    }
+}
+
+pub fn cycle_counters() -> Finding {
+    match CycleEvent::CPU_CYCLES.is_available() {
+        true => Finding::yes("cpu-cycles"),
+        false => Finding::no("none"),
     }
 }
 

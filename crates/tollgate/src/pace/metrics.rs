@@ -30,7 +30,7 @@ pub fn pacing_metrics(out: &mut String, report: &PacingReport) {
         (label("domain", &format!("policy{}", domain.number)), domain.changes as f64)
     });
     family(out, "pace_speed_changes_total", "counter", "Speeds that were set.", domains);
-    if let Some(measured) = &report.measured_energy {
+    if let Some(measured) = &report.hardware.measured_energy {
         let value = std::iter::once((label("source", &measured.source), measured.joules));
         family(
             out,
@@ -93,7 +93,8 @@ pub fn pacing_metrics(out: &mut String, report: &PacingReport) {
 mod tests {
     use super::*;
     use crate::metrics::tests::assert_is_page;
-    use crate::pace::pacing_report::{Latency, MeasuredEnergy, ReplacedTypes};
+    use crate::pace::hardware_counts::{HardwareCounts, MeasuredEnergy};
+    use crate::pace::pacing_report::{Latency, ReplacedTypes};
     use crate::pace::trace_file::TraceType;
 
     #[test]
@@ -102,7 +103,10 @@ mod tests {
         let report = PacingReport {
             domains: Vec::new(),
             latency_us: Some(Latency { median: 20.0, p99: 50.0 }),
-            measured_energy: Some(MeasuredEnergy { joules: 9.0, source: "perf".into() }),
+            hardware: HardwareCounts {
+                cycle_counter: None,
+                measured_energy: Some(MeasuredEnergy { joules: 9.0, source: "perf".into() }),
+            },
             types: vec![PacedType { tasks: 7, modelled_joules: 0.5, ..PacedType::new(&kind) }],
             replaced: ReplacedTypes { types: 3, tasks: 4 },
             planning_cpu_s: 0.25,

@@ -6,12 +6,12 @@ use std::time::Duration;
 use ::pace::Level;
 use kernel::pace::actuator::Actuator;
 use kernel::pace::cpufreq::FrequencyDomain;
-use kernel::pace::energy_sensor::EnergySensors;
 use kernel::pace::{GateSchedule, MAX_TYPES};
 use kernel::wire;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::hardware_counts::HardwareCounts;
 use super::report_format::{
     ReportedInterval, interval, milliseconds, or_dash, significant, write_unended,
 };
@@ -26,8 +26,8 @@ pub struct PacingReport {
     /// From the moment at which a task needed another speed until it was written. Null if no speed
     /// was set.
     pub latency_us: Option<Latency>,
-    /// What the processors have used in this session. Null if the machine does not measure it.
-    pub measured_energy: Option<MeasuredEnergy>,
+    #[serde(flatten)]
+    pub hardware: HardwareCounts,
     /// The processor time of Tollgate for schedules and for the choice of estimators.
     pub planning_cpu_s: f64,
     /// The type with the most tasks first.
@@ -63,29 +63,6 @@ impl ReplacedTypes {
                 number_of(self.tasks as usize, "task")
             );
         }
-    }
-}
-
-/// Energy that sensors have measured, for all work on the processors.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct MeasuredEnergy {
-    pub joules: f64,
-    /// The source of the measurement: `powercap` or `perf`.
-    pub source: String,
-}
-
-impl MeasuredEnergy {
-    pub fn of_sensors(sensors: &EnergySensors) -> Self {
-        Self { joules: sensors.joules(), source: sensors.source().name().to_owned() }
-    }
-
-    pub fn write_text(&self, out: &mut String) {
-        let _ = writeln!(
-            out,
-            "the processors used {} J for all work (measured by {})",
-            significant(self.joules),
-            self.source
-        );
     }
 }
 
@@ -199,7 +176,7 @@ pub struct PacedSession<'a> {
     pub replaced: ReplacedTypes,
     pub fastest: Level,
     pub idle_watts: f64,
-    pub measured: Option<MeasuredEnergy>,
+    pub hardware: HardwareCounts,
     pub planning: Duration,
     pub unfinished: usize,
     pub abandoned: usize,
@@ -223,7 +200,7 @@ impl PacingReport {
         Self {
             domains,
             latency_us,
-            measured_energy: session.measured,
+            hardware: session.hardware,
             planning_cpu_s: session.planning.as_secs_f64(),
             types,
             replaced: session.replaced,
@@ -250,9 +227,7 @@ impl PacingReport {
             );
         }
         out.push('\n');
-        if let Some(measured) = &self.measured_energy {
-            measured.write_text(out);
-        }
+        self.hardware.write_text(out);
         if self.planning_cpu_s > 0.0 {
             let _ = writeln!(
                 out,

@@ -173,7 +173,8 @@ impl PacingInSession {
         let root = Path::new("/");
         let mut journal = SpeedJournal::open(Path::new(JOURNAL))?;
         journal.restore(root)?;
-        let tasks = TrackedTasks::start(context, &input.tracking_rules)?;
+        let tasks =
+            TrackedTasks::start(context, &input.tracking_rules, &input.rules.cycle_counter)?;
         let domains = with_actuators(root, tasks.domains(), input.rules.actuator.as_deref())?;
         let waits_for_governor = domains.iter().any(|(_, actuator)| {
             matches!(actuator, Actuator::Bounds | Actuator::Preference | Actuator::Clamp)
@@ -226,7 +227,7 @@ impl PacingInSession {
             replaced: self.types.replaced(),
             fastest: *self.levels.all().last().expect("there is a level"),
             idle_watts: self.levels.idle_watts(),
-            measured: self.tasks.measured_energy(),
+            hardware: self.tasks.hardware_counts(),
             planning: self.types.planning_time(),
             unfinished: self.unfinished,
             abandoned: self.abandoned,

@@ -4,17 +4,18 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use ::pace::{Level, Levels};
+use ::pace::{CycleCounter, Level, Levels};
 use anyhow::{Context as _, Result, bail};
 use kernel::clock::now_ns;
 use kernel::cpus;
 use kernel::gate::Gate;
 use kernel::pace::cpufreq::{self, FrequencyDomain};
 use kernel::pace::energy_sensor::EnergySensors;
-use kernel::pace::{EndedTasks, LevelPower, Tracking, TrackingRules};
+use kernel::pace::{CycleEvent, EndedTasks, LevelPower, Tracking, TrackingRules};
 use kernel::wire;
 
-use super::pacing_report::MeasuredEnergy;
+use super::cycle_counter;
+use super::hardware_counts::{HardwareCounts, MeasuredEnergy};
 use crate::extension::SessionContext;
 
 /// How often to search for abandoned tasks, and to read the speeds. Each search reads all tasks,
@@ -50,6 +51,8 @@ pub struct TrackedTasks {
     tracking: Tracking,
     ended: EndedTasks,
     domains: Vec<FrequencyDomain>,
+    /// What counts cycles. `None`: they are time, times the speed.
+    cycle_event: Option<CycleEvent>,
     latest_check: Instant,
     /// `None` if the machine does not measure energy.
     energy: Option<EnergySensors>,
@@ -59,7 +62,11 @@ pub struct TrackedTasks {
 
 impl TrackedTasks {
     /// Starts to follow tasks by these rules.
-    pub fn start(context: &SessionContext<'_>, rules: &TrackingRules) -> Result<Self> {
+    pub fn start(
+        context: &SessionContext<'_>,
+        rules: &TrackingRules,
+        counter: &CycleCounter,
+    ) -> Result<Self> {
         let tracking = Tracking::open(context.gate)?;
         let khz = nominal_khz()?;
         for cpu in 0..cpus::possible() as u32 {
@@ -68,11 +75,13 @@ impl TrackedTasks {
         let domains =
             cpufreq::domains(Path::new("/")).context("cannot read the frequency domains")?;
         let session = context.session.index;
+        let cycle_event = cycle_counter::count_cycles(context, &tracking, counter)?;
         let tasks = Self {
             session,
             tracking,
             ended: EndedTasks::new(context.gate, session)?,
             domains,
+            cycle_event,
             latest_check: Instant::now(),
             energy: EnergySensors::find(Path::new("/")),
             at_end: Vec::new(),
@@ -174,9 +183,12 @@ impl TrackedTasks {
         }
     }
 
-    /// The energy as of the latest reading. `None` if the machine does not measure it.
-    pub fn measured_energy(&self) -> Option<MeasuredEnergy> {
-        self.energy.as_ref().map(MeasuredEnergy::of_sensors)
+    /// What counts cycles, and the energy as of the latest reading.
+    pub fn hardware_counts(&self) -> HardwareCounts {
+        HardwareCounts {
+            cycle_counter: self.cycle_event.as_ref().map(|event| event.name(Path::new("/"))),
+            measured_energy: self.energy.as_ref().map(MeasuredEnergy::of_sensors),
+        }
     }
 
     /// Drops abandoned tasks: those whose programs have ended without ending them. Returns their

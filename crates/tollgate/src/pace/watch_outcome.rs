@@ -9,7 +9,7 @@ use ::pace::{LevelFile, MIN_SAMPLES};
 use anyhow::Result;
 
 use super::comparison::{announce, report, simulated};
-use super::pacing_report::MeasuredEnergy;
+use super::hardware_counts::HardwareCounts;
 use super::recorder::{MAX_TASKS, Recorded};
 use super::simulate_report::SimulateReport;
 use super::trace_file::{self, Trace};
@@ -40,7 +40,7 @@ impl WatchOutcome {
     pub fn section(
         self,
         recorded: Recorded,
-        measured_energy: Option<MeasuredEnergy>,
+        hardware: HardwareCounts,
         notes: &mut Vec<String>,
     ) -> Result<WatchReport> {
         let trace = recorded.trace();
@@ -65,7 +65,7 @@ impl WatchOutcome {
         Ok(WatchReport {
             summary: self.summary,
             observed: ObservedTasks::of(&recorded),
-            measured_energy,
+            hardware,
             simulation,
         })
     }

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::pacing_report::MeasuredEnergy;
+use super::hardware_counts::HardwareCounts;
 use super::recorder::Recorded;
 use super::report_format::{
     ReportedInterval, interval, milliseconds, or_dash, quantile, significant, write_unended,
@@ -21,8 +21,8 @@ pub struct WatchReport {
     pub summary: String,
     #[serde(flatten)]
     pub observed: ObservedTasks,
-    /// What the processors have used in this session. Null if the machine does not measure it.
-    pub measured_energy: Option<MeasuredEnergy>,
+    #[serde(flatten)]
+    pub hardware: HardwareCounts,
     /// Null with too few tasks.
     pub simulation: Option<SimulateReport>,
 }
@@ -126,9 +126,7 @@ impl WatchReport {
             number_of(self.observed.types.len(), "type")
         );
         write_unended(out, self.observed.unfinished, self.observed.abandoned);
-        if let Some(measured) = &self.measured_energy {
-            measured.write_text(out);
-        }
+        self.hardware.write_text(out);
         if tasks == 0 {
             return;
         }

@@ -27,7 +27,7 @@ impl ExtensionSetup for PaceWatchSetup {
     }
 
     fn start(self: Box<Self>, context: &mut SessionContext<'_>) -> Result<Box<dyn Extension>> {
-        let tasks = TrackedTasks::start(context, &self.tracking_rules)?;
+        let tasks = TrackedTasks::start(context, &self.tracking_rules, &self.rules.cycle_counter)?;
         let recorder = Recorder::new(self.rules);
         Ok(Box::new(WatchInSession { tasks, recorder, outcome: Some(self.outcome) }))
     }
@@ -75,7 +75,7 @@ impl Extension for WatchInSession {
         recorder.add_abandoned(unended.abandoned);
         let recorded = recorder.finish(unended.unfinished);
         let Some(outcome) = self.outcome.take() else { return Ok(None) };
-        let measured = self.tasks.measured_energy();
-        Ok(Some(Box::new(outcome.section(recorded, measured, notes)?)))
+        let hardware = self.tasks.hardware_counts();
+        Ok(Some(Box::new(outcome.section(recorded, hardware, notes)?)))
     }
 }

@@ -1,0 +1,152 @@
+//! The hardware counters by which the gate counts the cycles of tasks (bpf/pace/cycle_counter.bpf.h).
+
+use std::os::fd::AsRawFd as _;
+use std::path::Path;
+use std::{fs, io};
+
+use libbpf_rs::{MapCore as _, MapFlags};
+
+use super::sysfs::number;
+use super::tracking::Tracking;
+use crate::cpus;
+use crate::error::{ErrorContext as _, Result};
+use crate::gate::{Gate, Lock};
+use crate::mapped_array::field;
+use crate::perf_event::{PERF_COUNT_HW_CPU_CYCLES, PERF_TYPE_HARDWARE, PINNED, PerfEvent};
+use crate::wire;
+
+const PMUS: &str = "sys/bus/event_source/devices";
+
+/// An event of perf that counts cycles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CycleEvent {
+    /// The type, as the kernel numbers it.
+    kind: u32,
+    config: u64,
+}
+
+impl CycleEvent {
+    /// The event `cpu-cycles` of perf.
+    pub const CPU_CYCLES: Self =
+        Self { kind: PERF_TYPE_HARDWARE, config: PERF_COUNT_HW_CPU_CYCLES };
+
+    /// An event of a PMU. `root` is `/` except in tests.
+    ///
+    /// # Errors
+    /// If the machine does not have the PMU.
+    pub fn of_pmu(root: &Path, pmu: &str, config: u64) -> io::Result<Self> {
+        Ok(Self { kind: number(&root.join(PMUS).join(pmu).join("type"))?, config })
+    }
+
+    /// Its name, as files of rules have it. `root` is `/` except in tests.
+    pub fn name(&self, root: &Path) -> String {
+        if *self == Self::CPU_CYCLES {
+            return "cpu-cycles".into();
+        }
+        let pmus = fs::read_dir(root.join(PMUS)).into_iter().flatten().flatten();
+        let mut own = pmus.filter(|pmu| {
+            number::<u32>(&pmu.path().join("type")).is_ok_and(|kind| kind == self.kind)
+        });
+        let pmu = own.next().map_or_else(
+            || self.kind.to_string(),
+            |pmu| pmu.file_name().to_string_lossy().into_owned(),
+        );
+        format!("{pmu}/config={:#x}/", self.config)
+    }
+
+    /// Whether the first processor that is online has such a counter.
+    pub fn is_available(&self) -> bool {
+        cpus::online().first().is_some_and(|cpu| self.event().open(*cpu as u32).is_ok())
+    }
+
+    /// It always counts, so that the difference of two readings is the cycles between them. If the
+    /// processor has no free counter, or went offline, it cannot be read.
+    fn event(&self) -> PerfEvent {
+        PerfEvent { kind: self.kind, config: self.config, sample_period: 0, flags: PINNED }
+    }
+}
+
+impl Tracking {
+    /// Opens a counter on each processor that is online, by which the gate counts cycles from then
+    /// on. The first session decides for all: returns what counts. `None`: the gate multiplies time
+    /// by the speed.
+    ///
+    /// # Errors
+    /// If the machine does not have the event.
+    pub fn count_cycles(
+        &self,
+        gate: &Gate,
+        session: u32,
+        event: Option<CycleEvent>,
+    ) -> Result<Option<CycleEvent>> {
+        let _lock = Lock::take()?;
+        let control = self.control.read(0);
+        if control.counters > 0 {
+            let (kind, config) = (control.counter_type, control.counter_config);
+            return Ok(Some(CycleEvent { kind, config }));
+        }
+        if gate.is_used_by_another(session, wire::PACE) {
+            return Ok(None);
+        }
+        let Some(event) = event else { return Ok(None) };
+        let mut counters = Vec::new();
+        for cpu in cpus::online() {
+            let cpu = cpu as u32;
+            match event.event().open(cpu) {
+                Ok(counter) => counters.push((cpu, counter)),
+                // The processor went offline.
+                Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
+                Err(error) => {
+                    Err(error).doing(format!("open the counter {}", event.name(Path::new("/"))))?;
+                }
+            }
+        }
+        let map = gate.maps.get("pace_counters");
+        for (cpu, counter) in &counters {
+            let fd = counter.as_raw_fd().to_ne_bytes();
+            map.update(&cpu.to_ne_bytes(), &fd, MapFlags::ANY)
+                .doing("passing a counter to pace")?;
+            field!(self.cpus, *cpu, has_counter).write(1);
+        }
+        field!(self.control, 0, counter_type).write(event.kind);
+        field!(self.control, 0, counter_config).write(event.config);
+        field!(self.control, 0, counters).write(counters.len() as u32);
+        Ok(Some(event))
+    }
+
+    /// Closes the counters, unless another session uses them. The caller has the lock.
+    pub(super) fn stop_counting(&self, gate: &Gate, session: u32) {
+        let counters = field!(self.control, 0, counters);
+        if counters.read() == 0 || gate.is_used_by_another(session, wire::PACE) {
+            return;
+        }
+        counters.write(0);
+        for cpu in 0..self.cpus.entries() {
+            field!(self.cpus, cpu, has_counter).write(0);
+            // There is none for a processor that was offline.
+            let _ = gate.maps.get("pace_counters").delete(&cpu.to_ne_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_named_by_their_pmu() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        for (pmu, kind) in [("software", "1"), ("msr", "22")] {
+            fs::create_dir_all(root.join(PMUS).join(pmu)).unwrap();
+            fs::write(root.join(PMUS).join(pmu).join("type"), format!("{kind}\n")).unwrap();
+        }
+        let event = CycleEvent::of_pmu(root, "msr", 1).unwrap();
+        assert_eq!(event, CycleEvent { kind: 22, config: 1 });
+        assert_eq!(event.name(root), "msr/config=0x1/");
+        assert_eq!(CycleEvent::CPU_CYCLES.name(root), "cpu-cycles");
+        assert!(CycleEvent::of_pmu(root, "cpu", 0).is_err());
+        // A PMU that is gone.
+        assert_eq!(CycleEvent { kind: 7, config: 16 }.name(root), "7/config=0x10/");
+    }
+}

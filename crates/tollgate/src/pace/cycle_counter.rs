@@ -1,0 +1,53 @@
+//! What counts the cycles of tasks in a session: `cycle-counter` of a file of rules.
+
+use std::path::Path;
+
+use ::pace::CycleCounter;
+use anyhow::{Context as _, Result, anyhow, bail};
+use kernel::pace::{CycleEvent, Tracking};
+
+use crate::extension::SessionContext;
+
+/// Has the gate count cycles as the rules say. Returns the event that it counts, or `None` if the
+/// cycles are processor time, times the speed.
+///
+/// # Errors
+/// If the machine does not have the event that the rules name, or if another session counts by
+/// another one.
+pub fn count_cycles(
+    context: &SessionContext<'_>,
+    tracking: &Tracking,
+    counter: &CycleCounter,
+) -> Result<Option<CycleEvent>> {
+    let root = Path::new("/");
+    let count = |event| tracking.count_cycles(context.gate, context.session.index, event);
+    let wanted = match counter {
+        CycleCounter::Available => {
+            let available = Some(CycleEvent::CPU_CYCLES).filter(CycleEvent::is_available);
+            return Ok(count(available)?);
+        }
+        CycleCounter::Speed => None,
+        CycleCounter::CpuCycles => Some(CycleEvent::CPU_CYCLES),
+        CycleCounter::Event { pmu, config } => {
+            let event = CycleEvent::of_pmu(root, pmu, *config);
+            Some(event.with_context(|| format!("this machine has no counters of `{pmu}`"))?)
+        }
+    };
+    let name = |event: Option<CycleEvent>| {
+        event.map_or_else(|| "none".to_owned(), |event| event.name(root))
+    };
+    let counts = count(wanted).map_err(|error| {
+        anyhow!(
+            "{error}, the cycle-counter of the file of rules; without that line, the cycles of \
+            tasks are counted where possible"
+        )
+    })?;
+    if counts != wanted {
+        bail!(
+            "the cycle-counter of another session is {}, and all sessions count the cycles of \
+            tasks in the same way: end that session first, or leave out cycle-counter",
+            name(counts)
+        );
+    }
+    Ok(counts)
+}
