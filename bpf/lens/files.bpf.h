@@ -181,6 +181,16 @@ static __always_inline struct file_crossing *file_crossing_of(u32 slot)
 	return &file_crossings[slot & (THREADS - 1)];
 }
 
+/* Whether the path after the first descriptor is empty, so that the call is about its file. */
+static __noinline bool file_path_is_empty(struct pt_regs *regs, u32 call)
+{
+	const char *path = (void *)call_argument(regs, call, 1);
+	char first = 0;
+
+	/* utimensat(2), and statx(2) since Linux 6.11 */
+	return !path || (!bpf_probe_read_user(&first, sizeof(first), path) && !first);
+}
+
 /* A call begins. This is a global function, so that the verifier checks it once. */
 __noinline int lens_files_enter(u32 slot, u32 call)
 {
@@ -199,7 +209,7 @@ __noinline int lens_files_enter(u32 slot, u32 call)
 	if (!use)
 		return 0;
 	regs = (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
-	if (use & FILE_IS_USED)
+	if (use & FILE_IS_USED || (use & FILE_HAS_PATH && file_path_is_empty(regs, call)))
 		file_note(thread->row, &files->key[0], call_argument(regs, call, kinds->fd[0]));
 	if (!(use & FILE_IS_USED << FILE_SECOND))
 		return 0;

@@ -30,6 +30,8 @@ enum file_use {
 	FILE_SECOND = 4,
 	/* The result is a descriptor of the file that the call has opened. */
 	FILE_IS_OPENED = 1 << 8,
+	/* The call counts for the file if the path, the argument after the descriptor, is empty. */
+	FILE_HAS_PATH = 1 << 9,
 };
 
 enum file_kind {

@@ -70,6 +70,8 @@ fn calls_and_bytes_are_those_of_the_program() {
     assert_eq!((copy.written_bytes, copy.read_bytes, copy.shared_calls), (8000, 0, 1));
     let removed = at("removed");
     assert_eq!((removed.written_bytes, count(&removed, "close")), (77, 1));
+    // The other one is about a path.
+    assert_eq!((count(&removed, "newfstatat"), report.count("newfstatat")), (1, 2));
 
     let pipes: Vec<_> = report.files.iter().filter(|file| file.kind == "pipe").collect();
     let pipe = pipes.iter().find(|pipe| count(pipe, "splice") == 2).expect("the pipe");

@@ -80,11 +80,27 @@ fn use_regular(folder: &Path) -> Outcome {
     let mut removed = open(&path)?;
     io(fs::remove_file(&path))?;
     io(removed.write(&[5; 77]))?;
+    examine(&removed)?;
 
     let mut closed = io(OpenOptions::new().append(true).open(folder.join("data")))?;
     match closed.read(&mut block) {
         Err(_) => Ok(()),
         Ok(bytes) => Err(failed(format!("{bytes} bytes of a file for writing alone were read"))),
+    }
+}
+
+/// Calls about the file of a descriptor whose path is empty, and one about a path in vain.
+fn examine(file: &File) -> Outcome {
+    // SAFETY: all zeros is a valid value of it.
+    let mut status: libc::stat = unsafe { zeroed() };
+    let fd = file.as_raw_fd();
+    // SAFETY: an open descriptor, a text with its NUL, and room for the result.
+    let done = unsafe { libc::fstatat(fd, c"".as_ptr(), &mut status, libc::AT_EMPTY_PATH) };
+    check(done, "examine a file")?;
+    // SAFETY: as above.
+    match unsafe { libc::fstatat(fd, c"name".as_ptr(), &mut status, 0) } {
+        0 => Err(failed("a file has a file in it")),
+        _ => Ok(()),
     }
 }
 

@@ -27,7 +27,12 @@ pub fn file_use(abi: Abi, number: u32) -> u32 {
         .filter(|kind| matches!(kind, ArgumentKind::Fd | ArgumentKind::DirFd))
         .take(wire::ARG_NAMES as usize)
         .enumerate();
-    // A folder to which a path is relative is not what the call is about.
+    // A folder to which a path is relative is not what the call is about, unless the path is empty
+    // (AT_EMPTY_PATH), as in fstat(3). The path follows the descriptor.
+    let begins_with_path =
+        matches!(calls::arguments(abi, number)[..], [ArgumentKind::DirFd, ArgumentKind::Path, ..]);
+    let has_path = begins_with_path && !OPEN.contains(&name);
+    let path = if has_path { wire::FILE_HAS_PATH } else { 0 };
     let used =
         descriptors.filter(|(_, kind)| *kind == ArgumentKind::Fd).fold(0, |bits, (index, _)| {
             bits | wire::FILE_IS_USED << (index as u32 * wire::FILE_SECOND)
@@ -44,7 +49,7 @@ pub fn file_use(abi: Abi, number: u32) -> u32 {
         (&OPEN, wire::FILE_IS_OPENED),
     ];
     let groups = groups.into_iter().filter(|(names, _)| names.contains(&name));
-    groups.fold(used, |bits, (_, bit)| bits | bit)
+    groups.fold(used | path, |bits, (_, bit)| bits | bit)
 }
 
 #[cfg(test)]
@@ -69,7 +74,9 @@ mod tests {
             ("splice", BOTH | wire::FILE_IS_READ | WRITTEN_SECOND),
             ("dup2", BOTH),
             ("openat", wire::FILE_IS_OPENED),
-            ("fstatat64", 0),
+            ("fstatat64", wire::FILE_HAS_PATH),
+            ("newfstatat", wire::FILE_HAS_PATH),
+            ("statx", wire::FILE_HAS_PATH),
             ("stat", 0),
             ("getppid", 0),
         ] {
