@@ -214,6 +214,12 @@ pub trait Extension {
         Ok(None)
     }
 
+    /// Whether a file that the user asked for, besides the report, could not be written. A note
+    /// says which one. Called after [`Self::section`].
+    fn lacks_file(&self) -> bool {
+        false
+    }
+
     /// Frees what belongs to the session's number, which another session may get next.
     fn leave(&mut self) {}
 

@@ -416,7 +416,9 @@ impl SessionRunner {
             system_ns: ending.system_ns,
         };
         let notes = notes.iter().map(|note| without_numbers(note)).collect();
-        let mut report = Report { header, sections, toll: toll.unwrap_or_default(), losses, notes };
+        let lacks_file = self.extensions.iter().any(|extension| extension.lacks_file());
+        let toll = toll.unwrap_or_default();
+        let mut report = Report { header, sections, toll, losses, notes, lacks_file };
         report.toll.calls = report.calls_seen();
         report
     }

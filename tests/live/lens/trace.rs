@@ -6,6 +6,7 @@ use std::path::Path;
 
 use prost::Message;
 
+use super::subject::Subject;
 use crate::harness::job::folder;
 use crate::harness::report::Call;
 use crate::harness::{Job, Report, workload};
@@ -172,6 +173,23 @@ fn arrows_are_the_wakers_of_the_report() {
     assert_eq!(begins.len() as u64, by_threads);
     assert!(begins.keys().eq(ends.keys()), "{begins:?}, {ends:?}");
     assert!(begins.iter().all(|(id, from)| *from != ends[id]), "{begins:?}, {ends:?}");
+}
+
+#[test]
+fn files_that_cannot_be_written_leave_the_report_whole() {
+    // The status of a command is its own.
+    let run = Job::run("--trace /dev/full", workload("calls 1000")).finish().success();
+    let run = run.says("a file could not be written");
+    assert!(run.report().count("getppid") >= 1000);
+    let subject = Subject::new();
+    let options = format!("-p {} --for 50ms --trace /dev/full", subject.pid());
+    let lens = Job::lens(&options).finish().exits_with(125);
+    subject.end();
+    for finished in [run, lens] {
+        let notes = finished.report().notes;
+        let lost = |note: &String| note.starts_with("cannot write the trace to /dev/full: ");
+        assert!(notes.iter().any(lost), "{notes:?}");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum, value_parser};
 use kernel::wire;
@@ -14,6 +14,7 @@ use super::session::LensSetup;
 use super::trace::TraceOptions;
 use crate::call_name::known_call;
 use crate::options::duration;
+use crate::output::is_stdio;
 
 /// A trace of 1 TiB.
 const MAX_TRACE_MIB: u64 = 1 << 20;
@@ -109,6 +110,9 @@ enum Breakdown {
 impl LensOptions {
     /// The lens that these options describe.
     pub fn setup(&self) -> Result<LensSetup> {
+        if self.trace.as_deref().is_some_and(is_stdio) {
+            bail!("a trace needs a file: it is not written to stdout");
+        }
         let flames = self.flames()?;
         Ok(LensSetup {
             mask: flames.iter().fold(self.mask(), |mask, request| mask | request.mask()),

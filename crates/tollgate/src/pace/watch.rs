@@ -1,8 +1,6 @@
 //! `tollgate pace watch`: finds the tasks of programs, and compares the policies of speeds.
 
-use std::cell::Cell;
 use std::process::ExitCode;
-use std::rc::Rc;
 
 use ::pace::LevelFile;
 use anyhow::{Result, bail};
@@ -35,8 +33,7 @@ pub fn watch(arguments: &WatchArguments) -> Result<ExitCode> {
         _ => level_set::find_all(&arguments.levels)?,
     };
     let (sets, summary) = compared(named)?;
-    let is_trace_lost = Rc::new(Cell::new(false));
-    let outcome = WatchOutcome { sets, summary, trace, is_trace_lost: Rc::clone(&is_trace_lost) };
+    let outcome = WatchOutcome { sets, summary, trace };
     let setup: Box<dyn ExtensionSetup> =
         Box::new(PaceWatchSetup { rules, tracking_rules, outcome });
     if words.is_empty() && arguments.select.is_empty() {
@@ -53,10 +50,6 @@ pub fn watch(arguments: &WatchArguments) -> Result<ExitCode> {
         };
         let report = process_watch::watch(&watched, vec![setup])?;
         print(&report, &arguments.result, &mut output)?;
-        // The status of a command is that of the command instead.
-        if is_trace_lost.get() {
-            bail!("the trace is lost");
-        }
         return Ok(ExitCode::SUCCESS);
     }
     if arguments.duration.is_some() {

@@ -1,7 +1,5 @@
 //! What a watch does with its tasks at the end.
 
-use std::cell::Cell;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -31,17 +29,17 @@ pub struct WatchOutcome {
     pub summary: String,
     /// Where the tasks are written to.
     pub trace: Option<Output>,
-    /// Becomes true if the trace cannot be written.
-    pub is_trace_lost: Rc<Cell<bool>>,
 }
 
 impl WatchOutcome {
-    /// Writes the trace, compares the policies, and returns the section of the report.
+    /// Writes the trace, compares the policies, and returns the section of the report. Sets
+    /// `lacks_file` if the trace cannot be written.
     pub fn section(
         self,
         recorded: Recorded,
         hardware: HardwareCounts,
         notes: &mut Vec<String>,
+        lacks_file: &mut bool,
     ) -> Result<WatchReport> {
         let trace = recorded.trace();
         if let Some(mut output) = self.trace {
@@ -49,7 +47,7 @@ impl WatchOutcome {
             trace_file::write(&trace, &mut text)?;
             if let Err(error) = output.write_bytes(&text) {
                 notes.push(format!("the trace is lost: {error:#}"));
-                self.is_trace_lost.set(true);
+                *lacks_file = true;
             }
         }
         if recorded.not_kept > 0 {

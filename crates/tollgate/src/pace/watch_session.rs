@@ -29,7 +29,12 @@ impl ExtensionSetup for PaceWatchSetup {
     fn start(self: Box<Self>, context: &mut SessionContext<'_>) -> Result<Box<dyn Extension>> {
         let tasks = TrackedTasks::start(context, &self.tracking_rules, &self.rules.cycle_counter)?;
         let recorder = Recorder::new(self.rules);
-        Ok(Box::new(WatchInSession { tasks, recorder, outcome: Some(self.outcome) }))
+        Ok(Box::new(WatchInSession {
+            tasks,
+            recorder,
+            outcome: Some(self.outcome),
+            lacks_file: false,
+        }))
     }
 }
 
@@ -38,6 +43,7 @@ struct WatchInSession {
     recorder: Recorder,
     /// Taken at the end of the session.
     outcome: Option<WatchOutcome>,
+    lacks_file: bool,
 }
 
 impl Extension for WatchInSession {
@@ -76,6 +82,10 @@ impl Extension for WatchInSession {
         let recorded = recorder.finish(unended.unfinished);
         let Some(outcome) = self.outcome.take() else { return Ok(None) };
         let hardware = self.tasks.hardware_counts();
-        Ok(Some(Box::new(outcome.section(recorded, hardware, notes)?)))
+        Ok(Some(Box::new(outcome.section(recorded, hardware, notes, &mut self.lacks_file)?)))
+    }
+
+    fn lacks_file(&self) -> bool {
+        self.lacks_file
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use super::layout::{TextOptions, laid_out, losses};
 use super::session_report::{Header, Report, Toll};
@@ -11,13 +11,20 @@ use crate::options::ResultOptions;
 use crate::output::Output;
 
 /// Writes the report in the form that the options select.
+///
+/// # Errors
+/// If it cannot be written, or if another file of the session could not.
 pub fn print(report: &Report, options: &ResultOptions, output: &mut Output) -> Result<()> {
     let body = if options.json {
         serde_json::to_string_pretty(&report.to_json()?)? + "\n"
     } else {
         text(report, &TextOptions { top: options.top, columns: output.columns() })
     };
-    output.write(&body)
+    output.write(&body)?;
+    if report.lacks_file {
+        bail!("a file could not be written, as the report's notes say");
+    }
+    Ok(())
 }
 
 /// The report as text.

@@ -116,13 +116,14 @@ impl FlameGraphs {
         true
     }
 
-    /// Writes the graphs. Adds a note about each.
+    /// Writes the graphs, and adds a note about each. Returns whether all of them are written.
     pub fn write(
         &mut self,
         report: &LensReport,
         context: &SessionContext<'_>,
         notes: &mut Vec<String>,
-    ) {
+    ) -> bool {
+        let mut are_written = true;
         let lost = losses(context);
         for request in &mut self.requests {
             let samples = match request.time {
@@ -151,11 +152,14 @@ impl FlameGraphs {
                 folded.text()
             };
             let path = shown_path(&request.path);
-            notes.push(match request.output.write_bytes(text.as_bytes()) {
+            let written = request.output.write_bytes(text.as_bytes());
+            are_written &= written.is_ok();
+            notes.push(match written {
                 Ok(()) => format!("flame graph in {path}: {}", about.join("; ")),
                 Err(error) => format!("{error:#}"),
             });
         }
+        are_written
     }
 }
 
