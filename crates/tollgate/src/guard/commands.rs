@@ -156,8 +156,11 @@ pub fn events(arguments: &EventsArguments) -> Result<ExitCode> {
     for line in lines {
         let text = if arguments.json { line } else { event_text(&line)? };
         if !output::line(&text)? {
-            break;
+            return Ok(ExitCode::SUCCESS);
         }
+    }
+    if arguments.follow {
+        bail!("the daemon has ended");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -242,13 +245,25 @@ pub fn on(socket: &SocketOption) -> Result<ExitCode> {
     print("on: the guard responds to anomalies again")
 }
 
-/// Holds processes one by one; the first failure ends the command.
+/// Holds processes one by one. If one cannot be held, the others are held nevertheless.
 pub fn hold(arguments: &HoldArguments) -> Result<ExitCode> {
+    let mut failures = Vec::new();
     for pid in &arguments.pids {
-        let () = request_one(&arguments.socket, &GuardRequest::Hold { pid: *pid })?;
+        let held: Result<()> = request_one(&arguments.socket, &GuardRequest::Hold { pid: *pid });
+        if let Err(error) = held {
+            // Without a daemon, all fail for the same reason.
+            let failure = format!("{error:#}");
+            failures.extend(Some(failure).filter(|failure| !failures.contains(failure)));
+            continue;
+        }
         print(&format!("{pid}: held until `tollgate guard release {pid}`"))?;
     }
-    Ok(ExitCode::SUCCESS)
+    // `main` prints the last failure.
+    let Some(last) = failures.pop() else { return Ok(ExitCode::SUCCESS) };
+    for failure in failures {
+        print_message(&format!("tollgate: {failure}"))?;
+    }
+    bail!(last)
 }
 
 /// Releases held processes.

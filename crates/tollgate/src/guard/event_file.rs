@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use kernel::standard_stream::StandardStream;
 
 use crate::background_writer::{BackgroundWriter, WriteTarget};
@@ -85,7 +85,8 @@ struct EventTarget {
 }
 
 fn open_file(path: &Path) -> io::Result<File> {
-    OpenOptions::new().create(true).append(true).open(path)
+    // As the files of auditd: the events say what all users run.
+    OpenOptions::new().create(true).append(true).mode(0o600).open(path)
 }
 
 /// Opens the file, unless it is a pipe. Says if no process reads the pipe.
@@ -109,6 +110,9 @@ fn open_unless_pipe(path: &Path) -> io::Result<Option<File>> {
 impl EventTarget {
     fn open(path: &Path) -> Result<Self> {
         let sink = if is_stdio(path) {
+            if StandardStream::STDOUT.was_closed() {
+                bail!("cannot write events to stdout: it is closed");
+            }
             Sink::Stdout
         } else {
             let cannot_write = || format!("cannot write events to {}", shown_path(path));

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::fs::{self, Metadata};
+use std::fs::{self, File, Metadata};
+use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -72,10 +73,30 @@ const NEVER_HELD: [&str; 8] = [
     "/usr/lib/ssh/sshd-session",
 ];
 
+/// How a script begins (fs/binfmt_script.c).
+const SCRIPT_START: [u8; 2] = *b"#!";
+
 /// Whether the file is the one at `path` in this process's mount namespace. The file's own path is
 /// not used: in another mount namespace, any user can give a file such a path.
 fn is_at(path: &Path, file: &Metadata) -> bool {
     fs::metadata(path).is_ok_and(|known| (known.dev(), known.ino()) == (file.dev(), file.ino()))
+}
+
+/// Fails if the file at the path is no program. The process of a script runs its interpreter.
+fn check_program(path: &Path) -> Result<()> {
+    if !path.is_file() {
+        bail!("{} is not a program", shown_path(path));
+    }
+    let mut start = [0; SCRIPT_START.len()];
+    let is_read = File::open(path).and_then(|mut file| file.read_exact(&mut start)).is_ok();
+    if is_read && start == SCRIPT_START {
+        bail!(
+            "{} is a script: the program of its process is its interpreter; name the interpreter, \
+            and use --scope script for a baseline for each script",
+            shown_path(path)
+        );
+    }
+    Ok(())
 }
 
 impl ProgramFilter {
@@ -88,9 +109,8 @@ impl ProgramFilter {
         let selected: Vec<_> = selected.iter().map(found).collect::<Result<_>>()?;
         let named = |it: &ExemptProgram| Ok(ExemptProgram { path: found(&it.path)?, ..*it });
         let named: Vec<_> = exempt.iter().map(named).collect::<Result<_>>()?;
-        let mut paths = selected.iter().chain(named.iter().map(|it| &it.path));
-        if let Some(other) = paths.find(|path| !path.is_file()) {
-            bail!("{} is not a program", shown_path(other));
+        for path in selected.iter().chain(named.iter().map(|it| &it.path)) {
+            check_program(path)?;
         }
         let never_held = NEVER_HELD.map(|path| ExemptProgram { path: path.into(), user: None });
         let exempt = never_held.into_iter().chain(named).collect();
@@ -135,6 +155,28 @@ mod tests {
 
     fn at(path: &Path) -> ExemptProgram {
         ExemptProgram { path: path.into(), user: None }
+    }
+
+    #[test]
+    fn scripts_are_no_programs() {
+        let folder = tempfile::tempdir().expect("there is room");
+        let at_script = folder.path().join("script");
+        fs::write(&at_script, "#!/bin/sh\n").expect("the folder is ours");
+        let of = |path: &Path, is_exempt: bool| {
+            let (selected, exempt) = match is_exempt {
+                false => (vec![path.to_owned()], Vec::new()),
+                true => (Vec::new(), vec![at(path)]),
+            };
+            ProgramFilter::of_machine(&selected, &exempt).map(drop)
+        };
+        for is_exempt in [false, true] {
+            let refused = of(&at_script, is_exempt).expect_err("it is a script").to_string();
+            assert!(refused.contains("is a script: the program of its process"), "{refused}");
+            assert!(of(folder.path(), is_exempt).is_err());
+            // A file that is too short for a script.
+            fs::write(folder.path().join("short"), "#").expect("the folder is ours");
+            of(&folder.path().join("short"), is_exempt).expect("it may become a program");
+        }
     }
 
     #[test]

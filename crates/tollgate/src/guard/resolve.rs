@@ -120,7 +120,7 @@ pub fn short_name(baseline: &Baseline) -> String {
 
 /// Where the program was seen, and its scope, for display.
 pub fn title(baseline: &Baseline) -> String {
-    let path = baseline.paths.first().map_or("(unknown path)", String::as_str);
+    let path = baseline.main_path().unwrap_or("(unknown path)");
     let scope = baseline.scope.as_ref().map_or(String::new(), |scope| format!(" [{scope}]"));
     printable(&(path.to_owned() + &scope))
 }

@@ -95,7 +95,8 @@ impl Store {
             .create(true)
             .truncate(false)
             .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW)
+            // The open of a pipe would wait for a reader.
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
             .open(self.folder.join(".lock"))
             .with_context(context)?;
         let began = Instant::now();

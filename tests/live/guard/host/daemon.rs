@@ -90,9 +90,9 @@ fn operator_releases_held_processes() {
     assert!(event["late_ns"].as_u64().is_some_and(|late| late > 0));
     assert!(daemon.request("events").text().contains("normal here: "));
 
-    let own = daemon.client_job(&format!("hold {}", daemon.running.pid())).finish();
-    own.exits_with(125).says("is part of the guard");
-    daemon.request(&format!("hold {}", server.pid()));
+    // A process that cannot be held does not keep later ones from being held.
+    let both = format!("hold {} {}", daemon.running.pid(), server.pid());
+    daemon.client_job(&both).finish().exits_with(125).says("is part of the guard");
     eventually("the operator's hold", || server.is_stopped());
     daemon.request("off --daemon");
     runs_again(&mut server);
@@ -100,10 +100,13 @@ fn operator_releases_held_processes() {
     assert!(daemon.request("status").text().contains("OFF"));
     daemon.request("on");
     hold(&mut server);
+    let follower = daemon.client_job("events --follow").start();
+    eventually("it follows", || !follower.read("out").is_empty());
     daemon.running.signal(libc::SIGTERM);
     runs_again(&mut server);
     let ended = daemon.running.finish().success();
     assert!(ended.err.contains("no process is held"), "{}", ended.err);
+    follower.finish().exits_with(125).says("the daemon has ended");
 }
 
 /// The baseline does not contain a shell's calls, and all of the program's own calls are tested.

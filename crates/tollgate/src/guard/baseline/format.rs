@@ -8,6 +8,11 @@ use super::{ANY_OTHER, Baseline, Digest, MAX_CALLS};
 /// The start of the header. The checksum that follows it covers everything after the header.
 const VERSION: &str = "tollgate-baseline/1";
 
+/// More than the longest name of a call has: 26 bytes.
+const MAX_CALL_NAME: usize = 64;
+/// include/uapi/linux/limits.h, PATH_MAX
+const MAX_PATH: usize = 4096;
+
 /// What is wrong with a text; each message completes "NAME: ".
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
@@ -23,6 +28,10 @@ pub enum FormatError {
     Lengths { lookahead: usize, sequence: usize },
     #[error("it names {0} calls, but at most {MAX_CALLS} are possible")]
     Calls(usize),
+    #[error("its call {0:?} has no name of a call: 1 to {MAX_CALL_NAME} printable characters")]
+    Name(String),
+    #[error("its {part} has {found} bytes; 1 to {MAX_PATH} are possible")]
+    Path { part: &'static str, found: usize },
     #[error("its {part} refers to call {index}, but there are only {calls}")]
     Index { part: String, index: u8, calls: usize },
     #[error("its {part} has calls further apart than its windows are long")]
@@ -70,6 +79,20 @@ impl Baseline {
         }
         if self.calls.len() > MAX_CALLS {
             return Err(FormatError::Calls(self.calls.len()));
+        }
+        let is_name = |name: &str| {
+            (1..=MAX_CALL_NAME).contains(&name.len())
+                && name.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ')
+        };
+        if let Some(call) = self.calls.iter().find(|call| !is_name(call)) {
+            return Err(FormatError::Name(call.chars().take(MAX_CALL_NAME).collect()));
+        }
+        let paths = self.paths.iter().map(|path| ("path", path));
+        for (part, text) in paths.chain(self.scope.iter().map(|scope| ("scope", scope))) {
+            let found = text.len();
+            if !(1..=MAX_PATH).contains(&found) {
+                return Err(FormatError::Path { part, found });
+            }
         }
         let mut names = HashSet::new();
         if let Some(call) = self.calls.iter().find(|call| !names.insert(*call)) {
@@ -188,6 +211,30 @@ mod tests {
                 .starts_with("its content is not the JSON of a baseline: key must")
         );
         assert!(fault(&with_header("{}\n")).ends_with("missing field `digest` at line 1 column 2"));
+    }
+
+    #[test]
+    fn names_and_paths_have_sensible_lengths() {
+        let fault = |change: fn(&mut Baseline)| {
+            let mut baseline = example();
+            change(&mut baseline);
+            baseline.check().map_err(|error| error.to_string())
+        };
+        let call = "has no name of a call: 1 to 64 printable characters";
+        assert_eq!(fault(|it| it.calls[0].clear()), Err(format!("its call \"\" {call}")));
+        let long = fault(|it| it.calls[0] = "x".repeat(65));
+        assert!(long.is_err_and(|error| error.ends_with(call)));
+        assert!(fault(|it| it.calls[0] = "a\nb".into()).is_err());
+        let with_path = |path: String| {
+            let mut baseline = example();
+            baseline.paths.insert(path);
+            baseline.check().map_err(|error| error.to_string())
+        };
+        let path = |length: usize| format!("its path has {length} bytes; 1 to 4096 are possible");
+        assert_eq!(with_path(String::new()), Err(path(0)));
+        assert_eq!(with_path("p".repeat(4097)), Err(path(4097)));
+        assert!(fault(|it| it.scope = Some(String::new())).is_err());
+        assert_eq!(with_path("p".repeat(4096)), Ok(()));
     }
 
     #[test]

@@ -160,7 +160,7 @@ impl Baseline {
         gained
     }
 
-    /// Selects the first paths by name, so that the order of merges does not matter.
+    /// Selects the first paths in a fixed order, so that the order of merges does not matter.
     fn merge_paths(&mut self, other: &Self) -> usize {
         let before = self.paths.clone();
         self.paths = limited_paths(before.union(&other.paths).cloned());

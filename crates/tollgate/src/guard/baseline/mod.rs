@@ -22,10 +22,22 @@ const MAX_PATHS: usize = 16;
 /// Stands for a call that was first made when all symbols were in use.
 pub const ANY_OTHER: u8 = 127;
 
-/// The first paths by name, as many as a baseline may have.
+/// The folders of installed programs (file-hierarchy(7); /nix and /snap of these two). Only root
+/// can add files to them.
+const SYSTEM_FOLDERS: [&str; 8] =
+    ["/bin/", "/lib/", "/lib64/", "/nix/", "/opt/", "/sbin/", "/snap/", "/usr/"];
+
+/// The order in which paths are kept and shown: those of installed programs come first, so that
+/// copies of a program do not hide its name.
+fn path_order(path: &str) -> (bool, &str) {
+    (!SYSTEM_FOLDERS.iter().any(|folder| path.starts_with(folder)), path)
+}
+
+/// The first paths, as many as a baseline may have.
 pub fn limited_paths(paths: impl Iterator<Item = String>) -> BTreeSet<String> {
-    let sorted: BTreeSet<_> = paths.collect();
-    sorted.into_iter().take(MAX_PATHS).collect()
+    let mut paths: Vec<_> = paths.collect::<BTreeSet<_>>().into_iter().collect();
+    paths.sort_by(|one, other| path_order(one).cmp(&path_order(other)));
+    paths.into_iter().take(MAX_PATHS).collect()
 }
 
 fn deserialize_paths<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeSet<String>, D::Error> {
@@ -133,6 +145,11 @@ pub fn name(digest: &Digest, scope: Option<&str>) -> String {
 }
 
 impl Baseline {
+    /// The path by which it is shown. `None`: none is known.
+    pub fn main_path(&self) -> Option<&str> {
+        self.paths.iter().map(String::as_str).min_by_key(|path| path_order(path))
+    }
+
     /// The program, and optionally the scope, of this baseline.
     pub fn identity(&self) -> BaselineId {
         BaselineId { digest: self.digest, scope: self.scope.clone() }
@@ -220,6 +237,16 @@ pub fn freezing_ratio() -> f64 {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+
+    #[test]
+    fn paths_of_copies_do_not_hide_the_name_of_a_program() {
+        let copies = (0..20).map(|number| format!("/home/user/{number:02}"));
+        let paths = limited_paths(copies.chain(["/usr/bin/bash".to_owned()]));
+        assert_eq!((paths.len(), paths.contains("/usr/bin/bash")), (MAX_PATHS, true));
+        assert!(paths.contains("/home/user/14") && !paths.contains("/home/user/15"));
+        let baseline = Baseline { paths, ..example() };
+        assert_eq!(baseline.main_path(), Some("/usr/bin/bash"));
+    }
 
     /// Learned: open read close, then another read; normal: open read.
     pub(in crate::guard) fn example() -> Baseline {
