@@ -29,6 +29,8 @@ struct ArmChange {
     change: f64,
     change_low: f64,
     change_high: f64,
+    /// False with too few quads: the interval is as wide as it can be, and its confidence is lower.
+    has_confidence: bool,
     /// Null for the floor.
     verdict: Option<Verdict>,
 }
@@ -185,6 +187,7 @@ fn changes(before: &CostReport, after: &CostReport, limit: f64) -> Vec<ArmChange
             change: (new.estimate - old.estimate).exp(),
             change_low: low,
             change_high: high,
+            has_confidence: is_sure,
             verdict,
         })
     };
@@ -219,7 +222,11 @@ fn text(comparison: &CostComparison) -> String {
                 percent(change.change_low),
                 percent(change.change_high)
             ),
-            change.verdict.map_or("(the floor)".to_owned(), |verdict| verdict.to_string())
+            match (change.has_confidence, change.verdict) {
+                (false, _) => "too few quads".to_owned(),
+                (true, None) => "(the floor)".to_owned(),
+                (true, Some(verdict)) => verdict.to_string(),
+            }
         );
     }
     let _ = writeln!(
@@ -228,5 +235,62 @@ fn text(comparison: &CostComparison) -> String {
         interval; the intervals of all rows hold together at 95 %. Limit: {} %.",
         in_percent(comparison.limit)
     );
+    if comparison.changes.iter().any(|change| !change.has_confidence) {
+        let _ = writeln!(
+            out,
+            "The intervals of rows with too few quads do not hold at 95 %: they are the range of \
+            the samples."
+        );
+    }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cost::measured::RawBlock;
+
+    /// A run of so many quads in which an arm takes 10 % more than nothing.
+    fn run(quads: usize) -> CostReport {
+        let mut report: CostReport =
+            serde_json::from_str(include_str!("fixtures/run.json")).expect("a report");
+        let block = |quad, position, arm: &str, ns| RawBlock {
+            quad,
+            position,
+            arm: arm.into(),
+            benchmark: "getppid".into(),
+            ns: vec![ns; 3],
+            clock_ns: 0.0,
+            loop_ns: 0.0,
+            injected_ns: 0.0,
+        };
+        report.samples = (0..quads)
+            .flat_map(|quad| {
+                [(0, OFF, 100.0), (1, "lens", 110.0), (2, "lens", 110.0), (3, OFF, 100.0)]
+                    .map(|(position, arm, ns)| block(quad, position, arm, ns))
+            })
+            .collect();
+        report
+    }
+
+    #[test]
+    fn few_quads_have_no_confidence() {
+        let compared = |quads| CostComparison {
+            schema: SCHEMA,
+            limit: 0.02,
+            warnings: Vec::new(),
+            differences: Vec::new(),
+            changes: changes(&run(quads), &run(20), 0.02),
+        };
+        let has_confidence = |comparison: &CostComparison| {
+            let all: Vec<_> = comparison.changes.iter().map(|it| it.has_confidence).collect();
+            assert_eq!(all.len(), 1);
+            all[0]
+        };
+        let (few, many) = (compared(1), compared(20));
+        assert!(!has_confidence(&few) && has_confidence(&many));
+        let (few, many) = (text(&few), text(&many));
+        assert!(few.contains("too few quads") && few.contains("do not hold at 95 %"), "{few}");
+        assert!(!many.contains("few quads") && many.contains("within"), "{many}");
+    }
 }
