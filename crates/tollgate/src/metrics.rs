@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use kernel::losses::LOSS_REASONS;
+
 /// Writes the samples of one metric, each with its labels.
 pub fn family(
     out: &mut String,
@@ -31,10 +33,20 @@ pub fn labels(labels: &[(&str, &str)]) -> String {
     format!("{{{}}}", labels.iter().map(one).collect::<Vec<_>>().join(","))
 }
 
-/// The losses of all extensions.
+/// The losses of all extensions. Those of the gate have a sample also if there were none, so that
+/// the first one is an increase.
 pub fn losses(out: &mut String, losses: &BTreeMap<String, u64>) {
-    let losses = losses.iter().map(|(reason, n)| (label("reason", reason), *n as f64));
-    family(out, "losses_total", "counter", "Losses, by reason.", losses);
+    let mut all: BTreeMap<&str, u64> = LOSS_REASONS.iter().map(|reason| (reason.text, 0)).collect();
+    all.extend(losses.iter().map(|(reason, n)| (reason.as_str(), *n)));
+    let samples = all.into_iter().map(|(reason, n)| (label("reason", reason), n as f64));
+    family(out, "losses_total", "counter", "Losses, by reason.", samples);
+}
+
+/// The version of this program.
+pub fn build_info(out: &mut String) {
+    let version = label("version", env!("CARGO_PKG_VERSION"));
+    let help = "1, with the version of Tollgate.";
+    family(out, "build_info", "gauge", help, [(version, 1.0)].into_iter());
 }
 
 #[cfg(test)]
@@ -52,7 +64,11 @@ pub mod tests {
     fn every_loss_is_a_sample() {
         let mut page = String::new();
         losses(&mut page, &BTreeMap::from([("too \"many\"".into(), 3)]));
+        build_info(&mut page);
         assert_is_page(&page);
+        assert!(page.contains("tollgate_losses_total{reason=\"too \\\"many\\\"\"} 3\n"), "{page}");
+        let none = format!("tollgate_losses_total{{reason=\"{}\"}} 0\n", LOSS_REASONS[0].text);
+        assert!(page.contains(&none), "{page}");
     }
 
     #[test]

@@ -335,6 +335,7 @@ impl SessionRunner {
         let (mut page, losses) = (String::new(), self.losses()?);
         self.each(|extension, context| extension.metrics(context, &losses, &mut page))?;
         crate::metrics::losses(&mut page, &losses);
+        crate::metrics::build_info(&mut page);
         Ok(page)
     }
 

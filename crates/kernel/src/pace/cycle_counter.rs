@@ -1,4 +1,5 @@
-//! The hardware counters by which the gate counts the cycles of tasks (bpf/pace/cycle_counter.bpf.h).
+//! The hardware counters by which the gate counts the cycles of tasks
+//! (bpf/pace/cycle_counter.bpf.h).
 
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
