@@ -365,14 +365,22 @@ int gate_attach_tasks(struct bpf_iter__task *ctx)
 	return 0;
 }
 
+/* The slot of an iterator's task; 0: there is none, or the extension does not apply to it. */
+static __always_inline u32 slot_with(struct task_struct *task, u32 extension)
+{
+	u32 slot = task ? slot_of(task) : 0;
+
+	return slot && has(thread_at(slot), extension) ? slot : 0;
+}
+
 /* Adds the kernel's ticks to the accounts of all threads that have not ended. */
 SEC("iter/task")
 int gate_iter_ticks(struct bpf_iter__task *ctx)
 {
 	struct task_struct *task = ctx->task;
-	u32 slot = task ? slot_of(task) : 0;
+	u32 slot = slot_with(task, LENS);
 
-	if (slot && has(thread_at(slot), LENS))
+	if (slot)
 		lens_read_ticks(thread_at(slot), task);
 	return 0;
 }
@@ -382,9 +390,9 @@ SEC("iter/task")
 int gate_iter_members(struct bpf_iter__task *ctx)
 {
 	struct task_struct *task = ctx->task;
-	u32 slot = task ? slot_of(task) : 0;
+	u32 slot = slot_with(task, SERVICE);
 
-	if (slot && has(thread_at(slot), SERVICE) && !member_of(thread_at(slot))->is_exiting)
+	if (slot && !member_of(thread_at(slot))->is_exiting)
 		service_write_member(ctx->meta->seq, thread_at(slot), task);
 	return 0;
 }
@@ -407,9 +415,9 @@ SEC("iter/task")
 int gate_iter_reclassify(struct bpf_iter__task *ctx)
 {
 	struct task_struct *task = ctx->task;
-	u32 slot = task ? slot_of(task) : 0;
+	u32 slot = slot_with(task, SERVICE);
 
-	if (slot && has(thread_at(slot), SERVICE))
+	if (slot)
 		service_reclassify(thread_at(slot), task);
 	return 0;
 }

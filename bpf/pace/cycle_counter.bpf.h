@@ -20,8 +20,8 @@ struct {
 /*
  * The cycles of this processor from `since` to `now`. `estimate` is what the speed makes of this
  * time. It stands for the cycles if the counter was not read at `since`, or cannot be read. What
- * other processors have charged meanwhile is subtracted. This is a global function, so that the
- * verifier checks it once.
+ * other processors have charged meanwhile is subtracted. With 0 for `since`, counting begins. This
+ * is a global function, so that the verifier checks it once.
  */
 __noinline u64 pace_count_cycles(u64 since, u64 now, u64 estimate)
 {
@@ -32,7 +32,7 @@ __noinline u64 pace_count_cycles(u64 since, u64 now, u64 estimate)
 	if (!(config.enabled & PACE))
 		return 0;
 	charged = __sync_lock_test_and_set(&at->estimated, 0);
-	is_known = charged || at->counted_ns == since;
+	is_known = since && (charged || at->counted_ns == since);
 	count = bpf_perf_event_read(&pace_counters, BPF_F_CURRENT_CPU);
 	/* The result is an error. */
 	if ((s64)count < 0) {

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use kernel::mounts::{self, Mount};
+use kernel::process::read_text;
 use kernel::{AwaitedCgroup, CgroupId};
 
 use crate::process_selection::{Select, unit_name, without_mount_point};
@@ -25,7 +26,7 @@ impl CgroupHierarchy {
     }
 
     fn all() -> Vec<Self> {
-        let text = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let text = read_text("/proc/self/cgroup").unwrap_or_default();
         text.lines().filter_map(Self::parse).collect()
     }
 

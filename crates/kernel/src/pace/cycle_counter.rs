@@ -107,6 +107,8 @@ impl Tracking {
             let fd = counter.as_raw_fd().to_ne_bytes();
             map.update(&cpu.to_ne_bytes(), &fd, MapFlags::ANY)
                 .doing("passing a counter to pace")?;
+        }
+        for (cpu, _) in &counters {
             field!(self.cpus, *cpu, has_counter).write(1);
         }
         field!(self.control, 0, counter_type).write(event.kind);

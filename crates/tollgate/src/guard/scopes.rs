@@ -12,6 +12,7 @@ use clap::ValueEnum;
 use identity::cgroup::{Cgroups, container_of};
 use identity::script::script_argument;
 use kernel::identity_name::{encode_identity, identity_hash};
+use kernel::process::read_text;
 use kernel::wire;
 use serde::Deserialize;
 
@@ -162,7 +163,7 @@ impl ProcessInfo {
             program: file_of_link(Path::new(&at("exe"))).unwrap_or_default(),
             arguments: line.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect(),
             folder: file_of_link(Path::new(&at("cwd"))).unwrap_or_default(),
-            cgroups: fs::read_to_string(at("cgroup")).unwrap_or_default(),
+            cgroups: read_text(at("cgroup")).unwrap_or_default(),
         }
     }
 
@@ -173,7 +174,7 @@ impl ProcessInfo {
             program: program.canonicalize().unwrap_or(program),
             arguments: arguments.into_iter().map(OsString::into_vec).collect(),
             folder: std::env::current_dir().unwrap_or_default(),
-            cgroups: fs::read_to_string("/proc/self/cgroup").unwrap_or_default(),
+            cgroups: read_text("/proc/self/cgroup").unwrap_or_default(),
         }
     }
 

@@ -3,6 +3,7 @@
 use std::fs;
 
 use identity::cgroup::Cgroups;
+use kernel::process::read_text;
 use kernel::service::{DynamicKey, DynamicService, Member};
 use kernel::wire;
 
@@ -31,6 +32,6 @@ fn program(pid: u32) -> Option<String> {
 }
 
 fn unit(pid: u32) -> Option<String> {
-    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let text = read_text(format!("/proc/{pid}/cgroup")).ok()?;
     Cgroups::parse(&text).innermost_unit().map(str::to_owned)
 }
