@@ -1,5 +1,6 @@
 //! Commands that a daemon executes, and commands on the store that a daemon must know about.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
@@ -268,7 +269,15 @@ pub fn hold(arguments: &HoldArguments) -> Result<ExitCode> {
 
 /// Releases held processes.
 pub fn release(arguments: &ReleaseArguments) -> Result<ExitCode> {
-    let request = GuardRequest::Release { targets: arguments.targets.clone() };
+    // The daemon knows programs by their absolute paths.
+    let absolute = |target: &String| {
+        let path = Path::new(target).canonicalize().ok().filter(|_| target.contains('/'));
+        path.and_then(|path| path.into_os_string().into_string().ok())
+    };
+    let targets = arguments.targets.iter();
+    let targets =
+        targets.map(|target| absolute(target).unwrap_or_else(|| target.clone())).collect();
+    let request = GuardRequest::Release { targets };
     let released: Vec<String> = request_one(&arguments.socket, &request)?;
     if released.is_empty() {
         return print("no process is held");

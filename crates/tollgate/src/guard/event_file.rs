@@ -84,15 +84,16 @@ struct EventTarget {
     has_failed: bool,
 }
 
-fn open_file(path: &Path) -> io::Result<File> {
+/// The flags are those of open(2), besides its usual ones.
+fn open_file(path: &Path, flags: i32) -> io::Result<File> {
     // As the files of auditd: the events say what all users run.
-    OpenOptions::new().create(true).append(true).mode(0o600).open(path)
+    OpenOptions::new().create(true).append(true).mode(0o600).custom_flags(flags).open(path)
 }
 
 /// Opens the file, unless it is a pipe. Says if no process reads the pipe.
 fn open_unless_pipe(path: &Path) -> io::Result<Option<File>> {
     if !fs::metadata(path).is_ok_and(|at_path| at_path.file_type().is_fifo()) {
-        return open_file(path).map(Some);
+        return open_file(path, 0).map(Some);
     }
     match OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path) {
         Ok(_) => Ok(None),
@@ -116,7 +117,9 @@ impl EventTarget {
             Sink::Stdout
         } else {
             let cannot_write = || format!("cannot write events to {}", shown_path(path));
-            Sink::File(path.to_owned(), open_unless_pipe(path).with_context(cannot_write)?)
+            let file = open_unless_pipe(path).with_context(cannot_write)?;
+            // The file is opened again at its own path, and no link to it is followed then.
+            Sink::File(path.canonicalize().unwrap_or_else(|_| path.to_owned()), file)
         };
         Ok(Self {
             sink,
@@ -155,17 +158,18 @@ impl EventTarget {
         }
     }
 
-    /// Opens the file again at its path if it was renamed or removed, as by a rotation.
+    /// Opens the file again at its path if it was renamed or removed, as by a rotation. If a user
+    /// who may change the folder has put a link there, it is not followed.
     fn follow_path(&mut self) -> Result<()> {
         let Sink::File(path, Some(file)) = &mut self.sink else { return Ok(()) };
         let opened = file.metadata()?;
         let is_same =
             |at_path: fs::Metadata| (at_path.dev(), at_path.ino()) == (opened.dev(), opened.ino());
-        if !opened.is_file() || fs::metadata(&*path).is_ok_and(is_same) {
+        if !opened.is_file() || fs::symlink_metadata(&*path).is_ok_and(is_same) {
             return Ok(());
         }
         let name = shown_path(path);
-        *file = open_file(path).with_context(|| {
+        *file = open_file(path, libc::O_NOFOLLOW).with_context(|| {
             format!("the file at {name} was renamed or removed, and cannot be created again")
         })?;
         self.ends_in_line = false;
@@ -184,7 +188,7 @@ impl EventTarget {
             }
             Sink::File(path, file) => match file {
                 Some(file) => file,
-                None => file.insert(open_file(path)?),
+                None => file.insert(open_file(path, 0)?),
             },
         };
         let separator = if self.ends_in_line { "\n" } else { "" };
@@ -287,6 +291,24 @@ mod tests {
         events.append("third");
         assert_eq!(fs::read_to_string(&path).expect("a new file"), "third\n");
         assert_eq!(events.lost.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn link_in_place_of_the_file_is_not_followed() {
+        let folder = tempfile::tempdir().expect("there is room");
+        let [path, other] = ["events", "other"].map(|name| folder.path().join(name));
+        fs::write(&other, "").expect("the folder is ours");
+        let mut target = EventTarget::open(&path).expect("a new file");
+        target.append("one");
+        fs::remove_file(&path).expect("it is there");
+        std::os::unix::fs::symlink(&other, &path).expect("the folder is ours");
+        target.append("two");
+        assert_eq!(target.lost.load(Ordering::Relaxed), 1);
+        assert_eq!(fs::read_to_string(&other).expect("it is there"), "");
+        // A link that was there from the beginning is the operator's.
+        let mut target = EventTarget::open(&path).expect("the file that it leads to");
+        target.append("three");
+        assert_eq!(fs::read_to_string(&other).expect("it is there"), "three\n");
     }
 
     fn make_pipe(folder: &Path) -> PathBuf {

@@ -33,20 +33,21 @@ pub fn count_cycles(
             Some(event.with_context(|| format!("this machine has no counters of `{pmu}`"))?)
         }
     };
-    let name = |event: Option<CycleEvent>| {
-        event.map_or_else(|| "none".to_owned(), |event| event.name(root))
-    };
     let counts = count(wanted).map_err(|error| {
         anyhow!(
-            "{error}, the cycle-counter of the file of rules; without that line, the cycles of \
-            tasks are counted where possible"
+            "{error}: this machine has no such counter; without cycle-counter in the file of \
+            rules, the cycles of tasks are counted by cpu-cycles or, if there is none, are \
+            processor time, times the speed"
         )
     })?;
     if counts != wanted {
+        let what = match counts {
+            Some(event) => format!("the cycle-counter of another session is {}", event.name(root)),
+            None => "another session counts the cycles of tasks without a counter".to_owned(),
+        };
         bail!(
-            "the cycle-counter of another session is {}, and all sessions count the cycles of \
-            tasks in the same way: end that session first, or leave out cycle-counter",
-            name(counts)
+            "{what}, and all sessions count in the same way: end that session first, or leave out \
+            cycle-counter"
         );
     }
     Ok(counts)

@@ -94,6 +94,13 @@ fn operator_releases_held_processes() {
     let both = format!("hold {} {}", daemon.running.pid(), server.pid());
     daemon.client_job(&both).finish().exits_with(125).says("is part of the guard");
     eventually("the operator's hold", || server.is_stopped());
+    // A relative path stands for the program at that place.
+    let mut release = daemon.client_job("release ./guarded");
+    release.command.current_dir(it.program.parent().expect("a folder"));
+    assert_eq!(release.finish().success().text().lines().count(), 1);
+    runs_again(&mut server);
+    daemon.request(&format!("hold {}", server.pid()));
+    eventually("the operator's hold", || server.is_stopped());
     daemon.request("off --daemon");
     runs_again(&mut server);
     server.send_and_wait(b"xxxxxxxxxxxxuuuuuuuuuuuuuuuuuuuu");
