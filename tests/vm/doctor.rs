@@ -29,6 +29,7 @@ fn run_is_possible() {
         "fentry programs",
         "kprobes",
         "socket storage",
+        "socket iterator",
         "cgroup v2",
         "cpu controller",
     ] {

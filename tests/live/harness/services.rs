@@ -33,6 +33,16 @@ exe = "FOLDER/backend"
 adopts-peer = true
 "#;
 
+/// Whether the kernel lets Tollgate iterate over sockets, which `explain` of a socket needs. Some
+/// machines refuse it by a policy; those in QEMU do not.
+pub fn iterates_sockets() -> bool {
+    let doctor = Job::of(vec![tollgate().into(), "doctor".into(), "--json".into()]).finish();
+    let report = doctor.json();
+    let capabilities = report["capabilities"].as_array().expect("capabilities").iter();
+    let mut found = capabilities.filter(|capability| capability["name"] == "socket iterator");
+    found.next().expect("the capability")["have"] == true
+}
+
 /// Services that are active until dropped.
 pub struct ActiveServices {
     pub folder: TempDir,

@@ -330,7 +330,10 @@ impl Iterators {
         kinds: &[IteratorKind],
     ) -> Result<Self> {
         let names: Vec<_> = kinds.iter().map(|kind| kind.program()).collect();
-        let doing = "loading the gate's task iterators";
+        let doing = match kinds {
+            [IteratorKind::Sockets] => "loading the gate's socket iterator",
+            _ => "loading the gate's task iterators",
+        };
         Ok(Self { skeleton: load_only(maps, enabled, generation, lazy, &names, doing)? })
     }
 

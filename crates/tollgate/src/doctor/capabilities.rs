@@ -209,6 +209,13 @@ const SERVICES: &[Capability] = &[
     optional("socket storage", SERVICE, "no services", "Linux 5.11 or newer", |machine| {
         machine.probe_finding(probe::make("sk_storage"))
     }),
+    optional(
+        "socket iterator",
+        SERVICE,
+        "`service explain` of processes only, not of sockets",
+        "Linux 5.9 or newer, without a policy of the machine against it",
+        |machine| machine.typed_probe_finding(|| probe::load("socket_iterator", &[])),
+    ),
 ];
 
 const PLUGINS: &[Capability] = &[

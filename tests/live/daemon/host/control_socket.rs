@@ -151,7 +151,7 @@ fn event_stream_ends_with_the_daemon() {
     daemon.running.signal(libc::SIGTERM);
     daemon.running.finish().success();
     for follower in followers {
-        follower.finish().success();
+        follower.finish().exits_with(125).says("the daemon has ended");
     }
 }
 
