@@ -1,6 +1,5 @@
 //! Commands that a daemon executes, and commands on the store that a daemon must know about.
 
-use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
@@ -23,9 +22,8 @@ use crate::options::SocketOption;
 use crate::output::{self, Output, print_message};
 use crate::report::losses;
 
-/// Applies a transition: through the daemon if one uses this store.
-pub fn transition(transition: Transition, arguments: &ProgramArguments) -> Result<ExitCode> {
-    let store = &arguments.store.folder;
+/// The same programs, whose paths are absolute: a daemon has another current folder.
+fn with_absolute_paths(programs: &[String]) -> Vec<String> {
     let absolute = |program: &String| {
         let (path, scope) = split_scope(program);
         let absolute = path.contains('/').then(|| std::path::absolute(path)).and_then(Result::ok);
@@ -33,7 +31,13 @@ pub fn transition(transition: Transition, arguments: &ProgramArguments) -> Resul
         absolute
             .map_or_else(|| program.clone(), |path| path.to_string_lossy().into_owned() + &scope)
     };
-    let programs: Vec<_> = arguments.programs.iter().map(absolute).collect();
+    programs.iter().map(absolute).collect()
+}
+
+/// Applies a transition: through the daemon if one uses this store.
+pub fn transition(transition: Transition, arguments: &ProgramArguments) -> Result<ExitCode> {
+    let store = &arguments.store.folder;
+    let programs = with_absolute_paths(&arguments.programs);
     let done: Vec<TransitionResult> = if is_served_by_daemon(&arguments.socket, store)? {
         request_one(&arguments.socket, &GuardRequest::Transition { transition, programs })?
     } else {
@@ -269,15 +273,7 @@ pub fn hold(arguments: &HoldArguments) -> Result<ExitCode> {
 
 /// Releases held processes.
 pub fn release(arguments: &ReleaseArguments) -> Result<ExitCode> {
-    // The daemon knows programs by their absolute paths.
-    let absolute = |target: &String| {
-        let path = Path::new(target).canonicalize().ok().filter(|_| target.contains('/'));
-        path.and_then(|path| path.into_os_string().into_string().ok())
-    };
-    let targets = arguments.targets.iter();
-    let targets =
-        targets.map(|target| absolute(target).unwrap_or_else(|| target.clone())).collect();
-    let request = GuardRequest::Release { targets };
+    let request = GuardRequest::Release { targets: with_absolute_paths(&arguments.targets) };
     let released: Vec<String> = request_one(&arguments.socket, &request)?;
     if released.is_empty() {
         return print("no process is held");

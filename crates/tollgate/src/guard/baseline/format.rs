@@ -8,7 +8,7 @@ use super::{ANY_OTHER, Baseline, Digest, MAX_CALLS};
 /// The start of the header. The checksum that follows it covers everything after the header.
 const VERSION: &str = "tollgate-baseline/1";
 
-/// More than the longest name of a call has: 26 bytes.
+/// More than the longest name of a call has: `sched_rr_get_interval_time64`, 28 bytes.
 const MAX_CALL_NAME: usize = 64;
 /// include/uapi/linux/limits.h, PATH_MAX
 const MAX_PATH: usize = 4096;
@@ -215,21 +215,17 @@ mod tests {
 
     #[test]
     fn names_and_paths_have_sensible_lengths() {
-        let fault = |change: fn(&mut Baseline)| {
+        fn fault<T>(change: impl FnOnce(&mut Baseline) -> T) -> Result<(), String> {
             let mut baseline = example();
             change(&mut baseline);
             baseline.check().map_err(|error| error.to_string())
-        };
+        }
         let call = "has no name of a call: 1 to 64 printable characters";
         assert_eq!(fault(|it| it.calls[0].clear()), Err(format!("its call \"\" {call}")));
         let long = fault(|it| it.calls[0] = "x".repeat(65));
         assert!(long.is_err_and(|error| error.ends_with(call)));
         assert!(fault(|it| it.calls[0] = "a\nb".into()).is_err());
-        let with_path = |path: String| {
-            let mut baseline = example();
-            baseline.paths.insert(path);
-            baseline.check().map_err(|error| error.to_string())
-        };
+        let with_path = |path: String| fault(|it| it.paths.insert(path));
         let path = |length: usize| format!("its path has {length} bytes; 1 to 4096 are possible");
         assert_eq!(with_path(String::new()), Err(path(0)));
         assert_eq!(with_path("p".repeat(4097)), Err(path(4097)));

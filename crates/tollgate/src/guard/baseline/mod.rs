@@ -22,8 +22,8 @@ const MAX_PATHS: usize = 16;
 /// Stands for a call that was first made when all symbols were in use.
 pub const ANY_OTHER: u8 = 127;
 
-/// The folders of installed programs (file-hierarchy(7); /nix and /snap of these two). Only root
-/// can add files to them.
+/// The folders of installed programs (file-hierarchy(7); /nix and /snap of these two). On a usual
+/// system, other users than root cannot add files to them themselves.
 const SYSTEM_FOLDERS: [&str; 8] =
     ["/bin/", "/lib/", "/lib64/", "/nix/", "/opt/", "/sbin/", "/snap/", "/usr/"];
 
@@ -35,8 +35,9 @@ fn path_order(path: &str) -> (bool, &str) {
 
 /// The first paths, as many as a baseline may have.
 pub fn limited_paths(paths: impl Iterator<Item = String>) -> BTreeSet<String> {
-    let mut paths: Vec<_> = paths.collect::<BTreeSet<_>>().into_iter().collect();
+    let mut paths: Vec<_> = paths.collect();
     paths.sort_by(|one, other| path_order(one).cmp(&path_order(other)));
+    paths.dedup();
     paths.into_iter().take(MAX_PATHS).collect()
 }
 
