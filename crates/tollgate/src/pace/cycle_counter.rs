@@ -23,8 +23,7 @@ pub fn count_cycles(
     let count = |event| tracking.count_cycles(context.gate, context.session.index, event);
     let wanted = match counter {
         CycleCounter::Available => {
-            let available = Some(CycleEvent::CPU_CYCLES).filter(CycleEvent::is_available);
-            return Ok(count(available)?);
+            return Ok(count(Some(CycleEvent::CPU_CYCLES)).or_else(|_| count(None))?);
         }
         CycleCounter::Speed => None,
         CycleCounter::CpuCycles => Some(CycleEvent::CPU_CYCLES),
