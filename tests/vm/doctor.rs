@@ -1,20 +1,8 @@
 //! The findings of `tollgate doctor` on a kernel that has nearly everything.
 
-use std::process::{Command, Output};
-
 use serde_json::Value;
 
-use crate::harness::tollgate;
-
-fn doctor(arguments: &[&str]) -> Output {
-    Command::new(tollgate()).arg("doctor").args(arguments).output().expect("tollgate starts")
-}
-
-fn has(report: &Value, name: &str) -> bool {
-    let capabilities = report["capabilities"].as_array().expect("capabilities");
-    let found = capabilities.iter().find(|capability| capability["name"] == name);
-    found.unwrap_or_else(|| panic!("no capability {name}"))["have"] == true
-}
+use crate::harness::doctor::{doctor, has};
 
 #[test]
 fn run_is_possible() {

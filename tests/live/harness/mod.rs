@@ -5,6 +5,7 @@ pub mod bpf;
 pub mod busy_run;
 pub mod cgroup;
 pub mod daemon;
+pub mod doctor;
 pub mod guarded_program;
 pub mod job;
 pub mod library;

@@ -10,6 +10,7 @@ use std::process::Stdio;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use super::doctor::{doctor, has};
 use super::job::{copy, folder};
 use super::{Finished, Job, Running, eventually, tollgate, words, workloads};
 
@@ -36,11 +37,8 @@ adopts-peer = true
 /// Whether the kernel lets Tollgate iterate over sockets, which `explain` of a socket needs. Some
 /// machines refuse it by a policy; those in QEMU do not.
 pub fn iterates_sockets() -> bool {
-    let doctor = Job::of(vec![tollgate().into(), "doctor".into(), "--json".into()]).finish();
-    let report = doctor.json();
-    let capabilities = report["capabilities"].as_array().expect("capabilities").iter();
-    let mut found = capabilities.filter(|capability| capability["name"] == "socket iterator");
-    found.next().expect("the capability")["have"] == true
+    let report = doctor(&["--json"]).stdout;
+    has(&serde_json::from_slice(&report).expect("JSON"), "socket iterator")
 }
 
 /// Services that are active until dropped.
