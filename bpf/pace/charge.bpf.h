@@ -72,6 +72,7 @@ static __always_inline struct pace_work pace_take_work(u32 slot, u64 now)
 	struct pace_cpu *at = pace_cpu_at(bpf_get_smp_processor_id());
 	struct pace_work work;
 	u64 since;
+	bool is_reported;
 
 	if (unlikely(at->is_reported || READ_ONCE(pace_control.session))) {
 		since = __sync_lock_test_and_set(&of->charged_ns, now);
@@ -79,11 +80,12 @@ static __always_inline struct pace_work pace_take_work(u32 slot, u64 now)
 		since = READ_ONCE(of->charged_ns);
 		WRITE_ONCE(of->charged_ns, now);
 	}
+	is_reported = since;
 	if (unlikely(!since) && thread_at(slot)->task == (u64)bpf_get_current_task_btf())
 		since = pace_unreported_since(slot, this_cpu());
 	work = pace_work(at, since, now);
 	if (unlikely(at->has_counter) && work.ns)
-		work.cycles = pace_count_cycles(since, now, work.cycles);
+		work.cycles = pace_count_cycles(slot, is_reported, now, work.cycles);
 	return work;
 }
 
@@ -102,17 +104,22 @@ static __always_inline void pace_charge_at(u32 cpu, u32 slot, struct pace_task *
 	struct pace_cpu *at = pace_cpu_at(cpu);
 	struct pace_thread *of = pace_of(slot);
 	u64 since = READ_ONCE(of->charged_ns);
-	struct pace_work work;
+	bool is_here = cpu == bpf_get_smp_processor_id();
+	struct pace_work work = pace_work(at, since, now);
+	bool is_counted = unlikely(at->has_counter) && work.ns;
 
-	if (!since || __sync_val_compare_and_swap(&of->charged_ns, since, now) != since)
+	if (!since)
 		return;
-	work = pace_work(at, since, now);
-	if (unlikely(at->has_counter) && work.ns) {
-		if (cpu == bpf_get_smp_processor_id())
-			work.cycles = pace_count_cycles(since, now, work.cycles);
-		else
-			__sync_fetch_and_add(&at->estimated, work.cycles);
+	/* Before the exchange: the next charge there subtracts it. */
+	if (is_counted && !is_here)
+		__sync_fetch_and_add(&at->estimated, work.cycles);
+	if (__sync_val_compare_and_swap(&of->charged_ns, since, now) != since) {
+		if (is_counted && !is_here)
+			__sync_fetch_and_sub(&at->estimated, work.cycles);
+		return;
 	}
+	if (is_counted && is_here)
+		work.cycles = pace_count_cycles(slot, 1, now, work.cycles);
 	pace_add_work(task, work);
 }
 

@@ -18,46 +18,60 @@ struct {
 } pace_counters SEC(".maps");
 
 /*
- * The cycles of this processor from `since` to `now`. `estimate` is what the speed makes of this
- * time. It stands for the cycles if the counter was not read at `since`, or cannot be read. What
- * other processors have charged meanwhile is subtracted. With 0 for `since`, counting begins. This
- * is a global function, so that the verifier checks it once.
+ * The cycles of this processor since its counter was last read, less what other processors have
+ * charged meanwhile. They belong to the thread of this slot if the counter was read when the thread
+ * began to run here, or later. Otherwise, or if the counter cannot be read, `estimate` stands for
+ * them. This is a global function, so that the verifier checks it once.
+ *
+ * A timer of this processor may interrupt it, and charge the same thread. The exchanges give each
+ * cycle to one of the two. What is negative then is subtracted from the next cycles.
  */
-__noinline u64 pace_count_cycles(u64 since, u64 now, u64 estimate)
+__noinline u64 pace_count_cycles(u32 slot, u32 is_charged, u64 now, u64 estimate)
 {
 	struct pace_cpu *at = pace_cpu_at(bpf_get_smp_processor_id());
-	u64 count, before, cycles, charged;
-	bool is_known;
+	u64 count, before;
+	s64 cycles, charged;
+	bool is_its;
 
 	if (!(config.enabled & PACE))
 		return 0;
 	charged = __sync_lock_test_and_set(&at->estimated, 0);
-	is_known = since && (charged || at->counted_ns == since);
 	count = bpf_perf_event_read(&pace_counters, BPF_F_CURRENT_CPU);
 	/* The result is an error. */
 	if ((s64)count < 0) {
-		at->counted_ns = 0;
+		at->counted_slot = 0;
 		return estimate;
 	}
-	at->counted_ns = now;
 	before = __sync_lock_test_and_set(&at->counted, count);
-	/* A new counter begins at 0. */
-	if (!is_known || count < before)
+	is_its = is_charged && at->counted_slot == slot;
+	at->counted_slot = slot;
+	at->counted_ns = now;
+	if (!is_its)
 		return estimate;
-	cycles = count - before;
-	if (unlikely(cycles < charged)) {
-		__sync_fetch_and_add(&at->estimated, charged - cycles);
+	cycles = count - before - charged;
+	if (unlikely(cycles < 0)) {
+		__sync_fetch_and_add(&at->estimated, -cycles);
 		return 0;
 	}
-	return cycles - charged;
+	return cycles;
 }
 
-/* A thread with a task runs on this processor from now on, and its time is charged from now on. */
-static __always_inline void pace_start_counting(struct pace_cpu *at, u64 now)
+/*
+ * The thread of this slot has a task and runs on this processor from now on. The caller stores this
+ * afterwards, so that a timer does not charge what was counted before.
+ */
+static __always_inline void pace_start_counting(struct pace_cpu *at, u32 slot, u64 now)
 {
 	/* What has just been charged has read the counter. */
-	if (unlikely(at->has_counter) && at->counted_ns != now)
-		pace_count_cycles(0, now, 0);
+	if (unlikely(at->has_counter) && (at->counted_ns != now || at->counted_slot != slot))
+		pace_count_cycles(slot, 0, now, 0);
+}
+
+/* The thread that ran on this processor has left it, and was charged. */
+static __always_inline void pace_stop_counting(struct pace_cpu *at)
+{
+	if (unlikely(at->has_counter))
+		at->counted_slot = 0;
 }
 
 #endif

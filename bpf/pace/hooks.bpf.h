@@ -179,18 +179,20 @@ __noinline int pace_switched_out(u32 slot, u32 sleeps, u64 now)
 {
 	struct task_struct *current = bpf_get_current_task_btf();
 	struct thread_state *thread = thread_at(slot);
+	struct pace_cpu *at = pace_cpu_at(bpf_get_smp_processor_id());
 	struct pace_thread *of = pace_of(slot);
 	struct pace_task *task;
 	u32 state;
 
 	if (!(config.enabled & PACE))
 		return 0;
-	pace_cpu_at(bpf_get_smp_processor_id())->slot = 0;
+	at->slot = 0;
 	/* An ended task is not removed from the thread here, because a waker may set a new one. */
 	task = pace_live(of);
 	if (!task)
 		return 0;
 	pace_charge(slot, task, now);
+	pace_stop_counting(at);
 	/* In this order: pace_add_if_worker() reads both on other processors. */
 	WRITE_ONCE(of->left_ns, now);
 	WRITE_ONCE(of->charged_ns, 0);
@@ -218,8 +220,8 @@ __noinline int pace_switched_in(u32 slot, u64 now)
 		of->task = 0;
 		return 0;
 	}
+	pace_start_counting(at, slot, now);
 	of->charged_ns = now;
-	pace_start_counting(at, now);
 	at->slot = slot;
 	/* Its waking may have been missed. */
 	pace_ready(of, task);

@@ -183,8 +183,8 @@ static __always_inline struct pace_task *pace_new(struct thread_state *thread, u
 	of->task = entry;
 	of->number = number;
 	of->is_ready = 1;
+	pace_start_counting(at, thread->slot, now);
 	of->charged_ns = now;
-	pace_start_counting(at, now);
 	at->slot = thread->slot;
 	return task;
 }

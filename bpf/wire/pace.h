@@ -187,13 +187,18 @@ struct pace_cpu {
 	__u32 latest;
 	/* The cycles of a nanosecond at its speed, << PACE_CYCLES_SHIFT. */
 	__u32 cycles_per_ns;
-	/* When its counter of cycles was last read, and what it was; 0: it was not read. */
+	/* When its counter of cycles was last read, and what it was. */
 	__u64 counted_ns;
 	__u64 counted;
 	/* The cycles that other processors have charged since, by time and speed. */
 	__u64 estimated;
 	/* 1: pace_counters has a counter of its cycles. User space sets it. */
-	__u64 has_counter;
+	__u32 has_counter;
+	/*
+	 * The slot of the thread that has run on it since the counter was first read for it; 0: it
+	 * was not read.
+	 */
+	__u32 counted_slot;
 };
 
 /*
@@ -324,6 +329,8 @@ struct pace_control {
 	__u64 counter_config;
 	__u32 counters;
 	__u32 unused;
+	/* The sessions that count cycles in this way, a bit for each. */
+	__u64 counting_sessions;
 };
 
 /* What pace knows of a thread: one entry for each thread slot. */

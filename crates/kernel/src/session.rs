@@ -629,13 +629,6 @@ impl Gate {
         (1..wire::SESSIONS).any(|index| index != own.index && self.is_open(index))
     }
 
-    /// Whether a living process has another session with one of these bits of
-    /// [`wire::gate_mask`].
-    pub(crate) fn is_used_by_another(&self, session: u32, mask: u32) -> bool {
-        let has_it = |index: u32| self.is_open(index) && self.sessions.read(index).mask & mask != 0;
-        (1..wire::SESSIONS).any(|index| index != session && has_it(index))
-    }
-
     /// Whether a living process has the session of this number.
     pub(crate) fn is_open(&self, index: u32) -> bool {
         let session = self.sessions.read(index);

@@ -164,11 +164,11 @@ impl From<At<&str>> for QuotedName {
 /// What counts the cycles of tasks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum CycleCounter {
-    /// The counter `cpu-cycles`, where the machine has it; otherwise as [`Self::Speed`].
+    /// The counter `cpu-cycles`, where the machine has it; otherwise as [`Self::None`].
     #[default]
     Available,
     /// No counter: the cycles are processor time, times the speed of the processor.
-    Speed,
+    None,
     /// The counter `cpu-cycles`.
     CpuCycles,
     /// An event of a performance monitoring unit, as perf names it: `PMU/config=NUMBER/`.
@@ -184,20 +184,20 @@ impl CycleCounter {
     /// The counter of this name. `None`: there is no such name.
     pub fn of_name(name: &str) -> Option<Self> {
         match name {
-            "none" => return Some(Self::Speed),
+            "none" => return Some(Self::None),
             "cpu-cycles" => return Some(Self::CpuCycles),
             _ => {}
         }
         let (pmu, event) = name.strip_suffix('/')?.split_once('/')?;
         let number = event.strip_prefix("config=")?;
-        let config = match number.strip_prefix("0x") {
-            Some(digits) => u64::from_str_radix(digits, 16),
-            None => number.parse(),
-        };
+        let (digits, radix) = number.strip_prefix("0x").map_or((number, 10), |digits| (digits, 16));
+        // from_str_radix() would allow a sign.
+        let is_number = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+        let config = u64::from_str_radix(digits, radix).ok().filter(|_| is_number)?;
         // It is a part of a path.
         let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
         let is_pmu = !pmu.is_empty() && pmu.bytes().all(is_name);
-        is_pmu.then_some(Self::Event { pmu: pmu.to_owned(), config: config.ok()? })
+        is_pmu.then_some(Self::Event { pmu: pmu.to_owned(), config })
     }
 }
 
@@ -234,7 +234,7 @@ mod tests {
         let event = |pmu: &str, config| CycleCounter::Event { pmu: pmu.into(), config };
         for (name, expected) in [
             ("cpu-cycles", Some(CycleCounter::CpuCycles)),
-            ("none", Some(CycleCounter::Speed)),
+            ("none", Some(CycleCounter::None)),
             ("msr/config=1/", Some(event("msr", 1))),
             ("cpu_core/config=0x3c/", Some(event("cpu_core", 0x3c))),
             ("msr/config=0xffffffffffffffff/", Some(event("msr", u64::MAX))),
@@ -243,6 +243,8 @@ mod tests {
             ("msr/config=1", None),
             ("msr/config=/", None),
             ("msr/config=-1/", None),
+            ("msr/config=+1/", None),
+            ("msr/config=0x+1/", None),
             ("/config=1/", None),
             ("../config=1/", None),
             ("a/b/config=1/", None),

@@ -58,11 +58,24 @@ mod alone {
     }
 
     #[test]
+    fn sessions_that_start_at_once_count_alike() {
+        let subject = ByteReader::new();
+        for _ in 0..5 {
+            let sessions = [CLOCK, CLOCK].map(|rules| subject.watch(rules).start());
+            sessions.iter().for_each(watches);
+            for session in sessions {
+                assert_eq!(interrupted(session)["pace"]["cycle_counter"], "software/config=0x0/");
+            }
+        }
+        subject.end();
+    }
+
+    #[test]
     fn counters_that_the_machine_lacks_are_refused() {
         let subject = ByteReader::new();
         for (counter, expected) in [
             ("no-such/config=0/", "this machine has no counters of `no-such`"),
-            ("software/config=65535/", "cannot open the counter software/config=0xffff/"),
+            ("software/config=65535/", "no processor of this machine has this event"),
         ] {
             let line = format!("cycle-counter = \"{counter}\"\n");
             subject.watch(&line).finish().exits_with(125).says(expected);

@@ -55,9 +55,9 @@ impl CycleEvent {
         format!("{pmu}/config={:#x}/", self.config)
     }
 
-    /// Whether the first processor that is online has such a counter.
+    /// Whether a processor that is online has such a counter.
     pub fn is_available(&self) -> bool {
-        cpus::online().first().is_some_and(|cpu| self.event().open(*cpu as u32).is_ok())
+        cpus::online().into_iter().any(|cpu| self.event().open(cpu as u32).is_ok())
     }
 
     /// It always counts, so that the difference of two readings is the cycles between them. If the
@@ -67,13 +67,35 @@ impl CycleEvent {
     }
 }
 
+/// What `open` opens on the processors that have it, with their numbers.
+fn open_each<T>(
+    cpus: impl IntoIterator<Item = usize>,
+    open: impl Fn(u32) -> io::Result<T>,
+) -> io::Result<Vec<(u32, T)>> {
+    let mut opened = Vec::new();
+    for cpu in cpus {
+        let cpu = cpu as u32;
+        match open(cpu) {
+            Ok(counter) => opened.push((cpu, counter)),
+            // The processor does not have the event, or went offline.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    if opened.is_empty() {
+        return Err(io::Error::other("no processor of this machine has this event"));
+    }
+    Ok(opened)
+}
+
 impl Tracking {
-    /// Opens a counter on each processor that is online, by which the gate counts cycles from then
-    /// on. The first session decides for all: returns what counts. `None`: the gate multiplies time
-    /// by the speed.
+    /// Has the gate count cycles by an event from now on, or without one. The first session decides
+    /// for all that begin before it ends, and for those that begin before these have ended: returns
+    /// what counts. `None`: the gate multiplies time by the speed. So it does on a processor that
+    /// does not have the event.
     ///
     /// # Errors
-    /// If the machine does not have the event.
+    /// If no processor has the event.
     pub fn count_cycles(
         &self,
         gate: &Gate,
@@ -81,53 +103,63 @@ impl Tracking {
         event: Option<CycleEvent>,
     ) -> Result<Option<CycleEvent>> {
         let _lock = Lock::take()?;
-        let control = self.control.read(0);
-        if control.counters > 0 {
-            let (kind, config) = (control.counter_type, control.counter_config);
-            return Ok(Some(CycleEvent { kind, config }));
-        }
-        if gate.is_used_by_another(session, wire::PACE) {
-            return Ok(None);
-        }
-        let Some(event) = event else { return Ok(None) };
-        let mut counters = Vec::new();
-        for cpu in cpus::online() {
-            let cpu = cpu as u32;
-            match event.event().open(cpu) {
-                Ok(counter) => counters.push((cpu, counter)),
-                // The processor went offline.
-                Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
-                Err(error) => {
-                    Err(error).doing(format!("open the counter {}", event.name(Path::new("/"))))?;
-                }
+        let counting = field!(self.control, 0, counting_sessions);
+        let others = self.other_counting_sessions(gate, session);
+        if others == 0 {
+            self.close_counters(gate);
+            if let Some(event) = event {
+                self.open_counters(gate, event).inspect_err(|_| self.close_counters(gate))?;
             }
         }
+        counting.write(others | 1 << session);
+        let control = self.control.read(0);
+        let (kind, config) = (control.counter_type, control.counter_config);
+        Ok((control.counters > 0).then_some(CycleEvent { kind, config }))
+    }
+
+    /// Closes the counters, unless another session uses them. The caller has the lock.
+    pub(super) fn stop_counting(&self, gate: &Gate, session: u32) {
+        let others = self.other_counting_sessions(gate, session);
+        field!(self.control, 0, counting_sessions).write(others);
+        if others == 0 {
+            self.close_counters(gate);
+        }
+    }
+
+    fn other_counting_sessions(&self, gate: &Gate, session: u32) -> u64 {
+        let counting = field!(self.control, 0, counting_sessions).read();
+        (1..wire::SESSIONS)
+            .filter(|other| *other != session && counting >> other & 1 != 0 && gate.is_open(*other))
+            .fold(0, |sessions, other| sessions | 1 << other)
+    }
+
+    fn open_counters(&self, gate: &Gate, event: CycleEvent) -> Result<()> {
+        let counters = open_each(cpus::online(), |cpu| event.event().open(cpu))
+            .doing(format!("open the counter {}", event.name(Path::new("/"))))?;
         let map = gate.maps.get("pace_counters");
         for (cpu, counter) in &counters {
             let fd = counter.as_raw_fd().to_ne_bytes();
             map.update(&cpu.to_ne_bytes(), &fd, MapFlags::ANY)
                 .doing("passing a counter to pace")?;
-        }
-        for (cpu, _) in &counters {
+            // What a counter of an earlier session has counted.
+            field!(self.cpus, *cpu, counted_slot).write(0);
+            field!(self.cpus, *cpu, estimated).write(0);
             field!(self.cpus, *cpu, has_counter).write(1);
         }
         field!(self.control, 0, counter_type).write(event.kind);
         field!(self.control, 0, counter_config).write(event.config);
         field!(self.control, 0, counters).write(counters.len() as u32);
-        Ok(Some(event))
+        Ok(())
     }
 
-    /// Closes the counters, unless another session uses them. The caller has the lock.
-    pub(super) fn stop_counting(&self, gate: &Gate, session: u32) {
-        let counters = field!(self.control, 0, counters);
-        if counters.read() == 0 || gate.is_used_by_another(session, wire::PACE) {
-            return;
-        }
-        counters.write(0);
+    fn close_counters(&self, gate: &Gate) {
+        field!(self.control, 0, counters).write(0);
         for cpu in 0..self.cpus.entries() {
-            field!(self.cpus, cpu, has_counter).write(0);
-            // There is none for a processor that was offline.
-            let _ = gate.maps.get("pace_counters").delete(&cpu.to_ne_bytes());
+            let has_counter = field!(self.cpus, cpu, has_counter);
+            if has_counter.read() != 0 {
+                has_counter.write(0);
+                let _ = gate.maps.get("pace_counters").delete(&cpu.to_ne_bytes());
+            }
         }
     }
 }
@@ -151,5 +183,21 @@ mod tests {
         assert!(CycleEvent::of_pmu(root, "cpu", 0).is_err());
         // A PMU that is gone.
         assert_eq!(CycleEvent { kind: 7, config: 16 }.name(root), "7/config=0x10/");
+    }
+
+    #[test]
+    fn processors_without_the_event_are_left_out() {
+        let open = |failing: &[usize], errno| {
+            let failing = failing.to_vec();
+            open_each(0..3, move |cpu| match failing.contains(&(cpu as usize)) {
+                true => Err(io::Error::from_raw_os_error(errno)),
+                false => Ok(()),
+            })
+        };
+        for errno in [libc::ENOENT, libc::ENODEV] {
+            assert_eq!(open(&[1], errno).unwrap(), [(0, ()), (2, ())]);
+            assert!(open(&[0, 1, 2], errno).is_err());
+        }
+        assert_eq!(open(&[2], libc::EMFILE).unwrap_err().raw_os_error(), Some(libc::EMFILE));
     }
 }

@@ -14,12 +14,12 @@ use crate::extension_arm::{ExtensionArm, KernelSideOnly};
 pub const ARMS: [ExtensionArm; 3] = [
     ExtensionArm {
         name: "pace",
-        description: "pace without rules, so that no task begins",
+        description: "pace without rules and without a counter of cycles",
         setup: || Box::new(UnreadTasks { has_rules: false, has_counter: false }),
     },
     ExtensionArm {
         name: "pace-rules",
-        description: "pace with the built-in rules",
+        description: "pace with the built-in rules, without a counter of cycles",
         setup: || Box::new(UnreadTasks { has_rules: true, has_counter: false }),
     },
     ExtensionArm {
@@ -32,7 +32,7 @@ pub const ARMS: [ExtensionArm; 3] = [
 /// Tasks are followed, and their records are discarded.
 struct UnreadTasks {
     has_rules: bool,
-    /// A counter counts cycles also on a machine without the event `cpu-cycles`.
+    /// A counter counts cycles, also on a machine without the event `cpu-cycles`.
     has_counter: bool,
 }
 
@@ -47,10 +47,11 @@ impl ExtensionSetup for UnreadTasks {
             false => TrackingRules::default(),
         };
         let tracking = Tracking::open(context.gate)?;
-        let counter = match self.has_counter && !CycleEvent::CPU_CYCLES.is_available() {
+        let counter = match (self.has_counter, CycleEvent::CPU_CYCLES.is_available()) {
+            (false, _) => CycleCounter::None,
+            (true, true) => CycleCounter::CpuCycles,
             // arch/x86/events/msr.c: the time stamp counter, which virtual machines have, too.
-            true => CycleCounter::Event { pmu: "msr".into(), config: 0 },
-            false => CycleCounter::Available,
+            (true, false) => CycleCounter::Event { pmu: "msr".into(), config: 0 },
         };
         count_cycles(context, &tracking, &counter)?;
         tracking.set_rules(context.session.index, &rules);

@@ -25,7 +25,7 @@ pub fn count_cycles(
         CycleCounter::Available => {
             return Ok(count(Some(CycleEvent::CPU_CYCLES)).or_else(|_| count(None))?);
         }
-        CycleCounter::Speed => None,
+        CycleCounter::None => None,
         CycleCounter::CpuCycles => Some(CycleEvent::CPU_CYCLES),
         CycleCounter::Event { pmu, config } => {
             let event = CycleEvent::of_pmu(root, pmu, *config);
@@ -34,9 +34,8 @@ pub fn count_cycles(
     };
     let counts = count(wanted).map_err(|error| {
         anyhow!(
-            "{error}: this machine has no such counter; without cycle-counter in the file of \
-            rules, the cycles of tasks are counted by cpu-cycles or, if there is none, are \
-            processor time, times the speed"
+            "{error}; without cycle-counter in the file of rules, the cycles of tasks are counted \
+            by cpu-cycles or, if there is none, are processor time, times the speed"
         )
     })?;
     if counts != wanted {
