@@ -119,14 +119,12 @@ static __always_inline void lens_begin_outside(struct lens_life *life, struct ta
 	life->left_part = part - ACCOUNT_LIFE;
 }
 
-/*
- * The thread counts from now on. It may run, or be in a wait that began before. A new thread is in
- * an unseen call as well: it has yet to return from fork.
- */
+/* The thread counts from now on. It may run, or be in a wait that began before. */
 static __noinline int lens_begin_life(struct thread_state *thread, struct task_struct *task,
 				      bool is_held)
 {
 	struct lens_life *life = lens_life_of(thread);
+	bool is_new = !task->on_cpu && !task->sched_info.last_arrival;
 	u64 now, processor;
 
 	if (task == bpf_get_current_task_btf())
@@ -144,13 +142,15 @@ static __noinline int lens_begin_life(struct thread_state *thread, struct task_s
 	life->major_faults = task->maj_flt;
 	life->user_ms = task->utime / NS_PER_MS;
 	life->system_ms = task->stime / NS_PER_MS;
-	if (!thread->in_call && !thread->generation &&
-	    (lens_has_call(task) || !task->sched_info.last_arrival))
+	if (!thread->in_call && !thread->generation && !is_new && lens_has_call(task))
 		life->beginning |= LIFE_BEGAN_IN_CALL;
+	life->began_ns = now;
+	/* What it does before does not count. */
 	if (thread->until_exec)
 		life->beginning |= LIFE_BEGAN_IN_EXECVE;
-	life->began_ns = now;
-	if (!task->on_cpu && !thread->in_call && !(life->beginning & LIFE_BEGAN_IN_CALL))
+	else if (is_new)
+		lens_begin_outside(life, task, ACCOUNT_READY, now);
+	else if (!task->on_cpu && !thread->in_call && !(life->beginning & LIFE_BEGAN_IN_CALL))
 		lens_begin_outside(life, task, lens_part_of_wait(task, task->__state, is_held),
 				   now);
 	return 0;
@@ -161,6 +161,41 @@ static __always_inline struct cell *lens_part_cell(struct thread_state *thread, 
 	u32 *entry = NULL;
 
 	return cell_for(thread, part, &entry);
+}
+
+/*
+ * A new thread has got a processor for the first time, after this wait. From now on, it is in an
+ * unseen call, because it has yet to return from fork.
+ */
+static __noinline int lens_begin_to_run(struct thread_state *thread, u64 waited)
+{
+	struct lens_life *life = lens_life_of(thread);
+	struct cell *ready = lens_part_cell(thread, ACCOUNT_READY);
+	struct cell *whole = lens_part_cell(thread, ACCOUNT_LIFE);
+
+	if (ready && whole) {
+		ready->count += 1;
+		ready->wall_ns += waited;
+		ready->runqueue_ns += waited;
+		whole->wall_ns += waited;
+		life->began_ns += waited;
+	}
+	life->left_ns = 0;
+	if (!thread->in_call && !thread->generation)
+		life->beginning |= LIFE_BEGAN_IN_CALL;
+	return 0;
+}
+
+/* Does the same for the current thread, if the gate was not told that it got a processor. */
+static __always_inline void lens_reconcile_beginning(struct thread_state *thread,
+						     struct task_struct *task, u64 now)
+{
+	struct lens_life *life = lens_life_of(thread);
+	u64 waited = task->sched_info.run_delay;
+
+	if (likely(!life->left_ns || life->left_runs))
+		return;
+	lens_begin_to_run(thread, waited < now - life->left_ns ? waited : now - life->left_ns);
 }
 
 /* The increase of a kernel's counter in ns since the last time. `counted_ms`: its value then. */
@@ -367,6 +402,7 @@ static __always_inline void lens_leave_outside(struct switching *at)
 {
 	struct lens_life *life = lens_life_of(at->thread);
 
+	lens_reconcile_beginning(at->thread, at->task, switch_ns(at));
 	/* Of a call that was not seen, the whole time is added when it ends. */
 	if (!life->began_ns || lens_is_in_unseen_call(at->thread))
 		return;
@@ -405,6 +441,10 @@ static __always_inline void lens_return_outside(struct switching *at)
 	u64 now = switch_ns(at), left = life->left_ns, queued, waited;
 
 	at->thread->lens_switch.switched_in_ns = now;
+	if (left && !at->task->sched_info.pcount) {
+		lens_begin_to_run(at->thread, now - left);
+		return;
+	}
 	life->left_ns = 0;
 	/* The second case: it has run since, before the session began to see its switches. */
 	if (!left || life->left_runs != (u32)at->task->sched_info.pcount)

@@ -344,6 +344,7 @@ static __always_inline void lens_exec(struct thread_state *thread)
  */
 static __always_inline void lens_sys_exit_unseen(struct thread_state *thread)
 {
+	lens_reconcile_beginning(thread, bpf_get_current_task_btf(), bpf_ktime_get_ns());
 	if (lens_life_of(thread)->beginning & LIFE_BEGAN_IN_CALL)
 		lens_add_current_life(thread->slot, ACCOUNT_UNFINISHED);
 }

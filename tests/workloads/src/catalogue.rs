@@ -182,6 +182,8 @@ pub const WORKLOADS: &[Workload] = &[
         "Has a child submit N requests, and execute `workloads calls 1`, with one in flight."),
     workload("compute-beside", "MS CPU", lives::compute_beside,
         "Does as compute on a CPU that it shares with 3 busy processes."),
+    workload("compute-before-thread", "MS", lives::compute_before_thread,
+        "Does as compute with a real-time priority, on a CPU for which a new thread waits."),
     workload("touch-fresh", "MS", lives::touch_fresh,
         "Maps fresh memory, writes to each of its pages and unmaps it, for MS ms."),
     workload("map-cold", "FILE", lives::map_cold,

@@ -3,16 +3,16 @@
 
 use crate::arguments::{Arguments, HOUR_MS};
 use crate::clock::nap;
-use crate::failure::{Failure, Outcome, check, os_failure};
+use crate::failure::{Failure, Outcome, check, failed, os_failure};
 use crate::output::print_line;
-use crate::reading::{MAX_CPUS, Siblings};
+use crate::reading::{MAX_CPUS, Siblings, pin_to};
 use crate::ring::{IoRing, SQPOLL};
 use crate::signals::pause_forever;
 use std::fs::File;
 use std::hint;
 use std::os::fd::AsRawFd as _;
-use std::ptr;
 use std::time::{Duration, Instant};
+use std::{ptr, thread};
 
 const PAGE: usize = 4096;
 
@@ -46,6 +46,20 @@ pub fn compute_beside(mut arguments: Arguments) -> Outcome {
     compute_for(milliseconds);
     drop(siblings);
     Ok(())
+}
+
+pub fn compute_before_thread(mut arguments: Arguments) -> Outcome {
+    let milliseconds = arguments.number("MS", 0..=HOUR_MS)?;
+    arguments.end()?;
+    // SAFETY: takes nothing.
+    pin_to(check(unsafe { libc::sched_getcpu() }, "find the CPU")? as u64)?;
+    let parameter = libc::sched_param { sched_priority: 1 };
+    let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+    // SAFETY: a valid parameter.
+    check(unsafe { libc::sched_setscheduler(0, policy, &parameter) }, "set the priority")?;
+    let thread = thread::spawn(|| ());
+    compute_for(milliseconds);
+    thread.join().map_err(|_| failed("the thread has panicked"))
 }
 
 pub fn touch_fresh(mut arguments: Arguments) -> Outcome {
