@@ -542,13 +542,11 @@ struct bpf_iter__task {
 	struct task_struct *task;
 };
 
-struct bpf_map;
-
-struct bpf_iter__bpf_sk_storage_map {
+struct bpf_iter__task_file {
 	struct bpf_iter_meta *meta;
-	struct bpf_map *map;
-	struct sock *sk;
-	void *value;
+	struct task_struct *task;
+	u32 fd;
+	struct file *file;
 };
 
 #pragma clang attribute pop

@@ -94,7 +94,7 @@ EMPTY(sched_process_fork, "tp_btf/sched_process_fork", 0)
 EMPTY(sched_process_exec, "tp_btf/sched_process_exec", 0)
 EMPTY(sched_process_exit, "tp_btf/sched_process_exit", 0)
 EMPTY(task_iterator, "iter/task", 0)
-EMPTY(socket_iterator, "iter/bpf_sk_storage_map", 0)
+EMPTY(file_iterator, "iter/task_file", 0)
 
 static __always_inline void swap_32(void)
 {

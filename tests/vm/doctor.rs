@@ -17,7 +17,7 @@ fn run_is_possible() {
         "fentry programs",
         "kprobes",
         "socket storage",
-        "socket iterator",
+        "file iterator",
         "cgroup v2",
         "cpu controller",
     ] {

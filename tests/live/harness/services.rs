@@ -10,7 +10,6 @@ use std::process::Stdio;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::doctor::{doctor, has};
 use super::job::{copy, folder};
 use super::{Finished, Job, Running, eventually, tollgate, words, workloads};
 
@@ -33,13 +32,6 @@ name = "works for others"
 exe = "FOLDER/backend"
 adopts-peer = true
 "#;
-
-/// Whether the kernel lets Tollgate iterate over sockets, which `explain` of a socket needs. Some
-/// machines refuse it by a policy; those in QEMU do not.
-pub fn iterates_sockets() -> bool {
-    let report = doctor(&["--json"]).stdout;
-    has(&serde_json::from_slice(&report).expect("JSON"), "socket iterator")
-}
 
 /// Services that are active until dropped.
 pub struct ActiveServices {

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use serde_json::Value;
 
 use crate::harness::services::{
-    ActiveServices, Backend, begin, finish_tenant, iterates_sockets, own_work, program, programs,
+    ActiveServices, Backend, begin, finish_tenant, own_work, program, programs,
 };
 use crate::harness::{Running, eventually};
 
@@ -31,9 +31,6 @@ fn connections(services: &ActiveServices, socket: &str) -> Vec<Value> {
 }
 
 fn is_explained(address: &str) {
-    if !iterates_sockets() {
-        return;
-    }
     let services = ActiveServices::start(programs(&["shop", "backend"]), RULES);
     let folder = services.folder.path();
     let backend = Backend::start(folder, "backend", address, "");
@@ -87,9 +84,6 @@ fn explain_unix_connection() {
 /// An unconnected socket of a server has all its clients.
 #[test]
 fn explain_datagrams() {
-    if !iterates_sockets() {
-        return;
-    }
     let services = ActiveServices::start(programs(&["shop", "backend"]), RULES);
     let folder = services.folder.path();
     let backend = Backend::start(folder, "backend", "sendto:127.0.0.1:0", "");
@@ -108,9 +102,6 @@ fn explain_datagrams() {
 
 #[test]
 fn listener_in_another_netns() {
-    if !iterates_sockets() {
-        return;
-    }
     let services = ActiveServices::start(programs(&["backend"]), RULES);
     // SAFETY: a plain system call.
     let unshare = || match unsafe { libc::unshare(libc::CLONE_NEWNET) } {
@@ -127,13 +118,8 @@ fn listener_in_another_netns() {
 #[test]
 fn unknown_socket() {
     let services = ActiveServices::start(programs(&[]), RULES);
-    if iterates_sockets() {
-        let said = services.request("explain @nobody").text();
-        assert!(said.contains("no process listens at @nobody"), "{said}");
-    } else {
-        let refused = services.client_job("explain @nobody").finish().exits_with(125);
-        refused.says("loading the gate's socket iterator");
-    }
+    let said = services.request("explain @nobody").text();
+    assert!(said.contains("no process listens at @nobody"), "{said}");
     services
         .client_job("explain nowhere")
         .finish()

@@ -286,7 +286,7 @@ impl TimerProgram {
     }
 }
 
-/// Programs that iterate over all tasks or sockets, and use a gate's maps.
+/// Programs that iterate over all tasks or their files, and use a gate's maps.
 pub struct Iterators {
     skeleton: GateSkel<'static>,
 }
@@ -302,7 +302,7 @@ pub enum IteratorKind {
     Members,
     /// Matches the rules of services for each member.
     Reclassify,
-    /// Writes each socket that the services know.
+    /// Writes each open socket that the services know, once for each of its descriptors.
     Sockets,
 }
 
@@ -330,24 +330,15 @@ impl Iterators {
         kinds: &[IteratorKind],
     ) -> Result<Self> {
         let names: Vec<_> = kinds.iter().map(|kind| kind.program()).collect();
-        let doing = match kinds {
-            [IteratorKind::Sockets] => "loading the gate's socket iterator",
-            _ => "loading the gate's task iterators",
-        };
+        let doing = "loading the gate's task iterators";
         Ok(Self { skeleton: load_only(maps, enabled, generation, lazy, &names, doing)? })
     }
 
-    /// Runs one of the loaded programs once for each task or socket. Returns what it wrote.
+    /// Runs one of the loaded programs once for each task or file. Returns what it wrote.
     pub fn run(&self, kind: IteratorKind) -> Result<Vec<u8>> {
         let program = find(self.skeleton.object(), kind.program());
-        let link = match kind {
-            IteratorKind::Sockets => {
-                program.attach_iter(self.skeleton.maps.service_sockets.as_fd())
-            }
-            // A task iterator takes no map. `attach` passes no parameters.
-            _ => program.attach(),
-        };
-        let link = link.doing("attaching a task iterator")?;
+        // A task iterator takes no map. `attach` passes no parameters.
+        let link = program.attach().doing("attaching a task iterator")?;
         let mut iterator = Iter::new(&link).doing("starting a task iterator")?;
         let mut output = Vec::new();
         iterator.read_to_end(&mut output).doing("iterate over all tasks")?;

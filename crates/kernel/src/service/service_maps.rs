@@ -153,11 +153,15 @@ impl KernelServices {
         self.iterators.run(IteratorKind::Reclassify).map(drop)
     }
 
-    /// All sockets by which a thread has sent or received.
+    /// All open sockets by which a thread has sent or received.
     pub fn sockets(&self, gate: &Gate) -> Result<Vec<wire::service_socket_record>> {
         let sockets = gate.load_iterators(&[IteratorKind::Sockets])?;
         let output = sockets.run(IteratorKind::Sockets)?;
-        Ok(records(&output))
+        let mut sockets = records::<wire::service_socket_record>(&output);
+        // Threads may send and receive meanwhile.
+        sockets.sort_by_key(|socket| socket.inode);
+        sockets.dedup_by_key(|socket| socket.inode);
+        Ok(sockets)
     }
 
     /// The usage that was charged to each service with an account.

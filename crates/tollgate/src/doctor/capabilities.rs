@@ -210,11 +210,11 @@ const SERVICES: &[Capability] = &[
         machine.probe_finding(probe::make("sk_storage"))
     }),
     optional(
-        "socket iterator",
+        "file iterator",
         SERVICE,
         "`service explain` of processes only, not of sockets",
-        "Linux 5.9 or newer, without a policy of the machine against it",
-        |machine| machine.typed_probe_finding(|| probe::load("socket_iterator", &[])),
+        "Linux 5.11 or newer, without a policy of the machine against it",
+        |machine| machine.typed_probe_finding(|| probe::load("file_iterator", &[])),
     ),
 ];
 

@@ -11,8 +11,7 @@ use std::time::Instant;
 
 use crate::harness::report::none_lost;
 use crate::harness::services::{
-    ActiveServices, Backend, TENANTS, begin, finish_tenant, iterates_sockets, own_work, program,
-    programs,
+    ActiveServices, Backend, TENANTS, begin, finish_tenant, own_work, program, programs,
 };
 use crate::harness::{Finished, Job, LIMIT, NOBODY, eventually};
 
@@ -151,10 +150,8 @@ fn hundred_thousand_connections_leak_nothing() {
     let a_minute = f64::from(2 * CONNECTIONS_EACH) * 60.0 / began.elapsed().as_secs_f64();
     assert!(a_minute > 100_000.0, "{a_minute} connections a minute");
     none_lost(&services.report());
-    if iterates_sockets() {
-        let left = services.request(&format!("explain --json :{}", backend.endpoint)).json();
-        assert_eq!(left["connections"], serde_json::json!([]));
-    }
+    let left = services.request(&format!("explain --json :{}", backend.endpoint)).json();
+    assert_eq!(left["connections"], serde_json::json!([]));
     let received = services.usage_by_service("received_bytes");
     // A request has four bytes and a reply five. The server receives the request, and then works
     // for the tenant.
