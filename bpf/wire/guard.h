@@ -348,6 +348,11 @@ struct guard_event {
 	__u32 restraint;
 	/* enum guard_precall: where the hold takes effect; 0: at the call's end. */
 	__u32 precall;
+	/* The user of the thread, in the machine's numbers. */
+	__u32 uid;
+	/* The parent of the process; 0: it is in another PID namespace. */
+	__u32 parent;
+	char parent_comm[COMM_LEN];
 };
 
 /* A thread's state: what the guard needs at each call. */

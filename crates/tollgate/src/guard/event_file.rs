@@ -66,9 +66,78 @@ impl Drop for EventFile {
 /// Where the lines go.
 enum Sink {
     Stdout,
-    /// A file, with its path as the user has given it. A pipe is opened for its first event,
-    /// because that waits for a reader.
-    File(PathBuf, Option<File>),
+    File(TargetFile),
+}
+
+/// Whether this file is at the path, which is no link.
+fn is_at(path: &Path, file: &fs::Metadata) -> bool {
+    fs::symlink_metadata(path)
+        .is_ok_and(|found| (found.dev(), found.ino()) == (file.dev(), file.ino()))
+}
+
+struct TargetFile {
+    /// Without links, unless nothing is there any more.
+    path: PathBuf,
+    /// Whether the file is at the path. It is not if a descriptor of a removed file or of a pipe
+    /// was given (`/proc/self/fd/3`).
+    is_at_path: bool,
+    /// A pipe is opened for its first event, because that waits for a reader.
+    file: Option<File>,
+}
+
+impl TargetFile {
+    fn open(path: &Path) -> io::Result<Self> {
+        let file = open_unless_pipe(path)?;
+        let opened = match &file {
+            Some(file) => file.metadata()?,
+            None => fs::metadata(path)?,
+        };
+        let own = path.canonicalize();
+        let is_at_path = own.as_ref().is_ok_and(|own| is_at(own, &opened));
+        Ok(Self { path: own.unwrap_or_else(|_| path.to_owned()), is_at_path, file })
+    }
+
+    /// The open file. Returns whether this is another file than before, because that was renamed
+    /// or removed, as by a rotation.
+    fn current(&mut self) -> Result<(&mut File, bool)> {
+        let was_open = self.file.is_some();
+        let anew = self.open_anew()?;
+        let is_new = was_open && anew.is_some();
+        if anew.is_some() {
+            self.file = anew;
+        }
+        Ok((self.file.as_mut().expect("it is open"), is_new))
+    }
+
+    /// Opens the file at the path. `None`: it is open already.
+    ///
+    /// # Errors
+    /// If the file cannot be opened, or if a user who may change the folder has put something else
+    /// there: a link is not followed, and a pipe does not get the events.
+    fn open_anew(&self) -> Result<Option<File>> {
+        let Some(file) = &self.file else {
+            let flags = if self.is_at_path { libc::O_NOFOLLOW } else { 0 };
+            return Ok(Some(open_file(&self.path, flags)?));
+        };
+        let opened = file.metadata()?;
+        if !self.is_at_path || !opened.is_file() || is_at(&self.path, &opened) {
+            return Ok(None);
+        }
+        let name = shown_path(&self.path);
+        // O_NONBLOCK: the open of a pipe does not wait for its reader.
+        let anew = open_file(&self.path, libc::O_NOFOLLOW | libc::O_NONBLOCK)
+            .and_then(|anew| match anew.metadata()?.is_file() {
+                true => Ok(anew),
+                false => Err(io::Error::other("what is there now is not a file")),
+            })
+            .with_context(|| {
+                format!("the file at {name} was renamed or removed, and cannot be created again")
+            })?;
+        log_message(&format!(
+            "the file of events at {name} was renamed or removed; the next events are in a new one"
+        ));
+        Ok(Some(anew))
+    }
 }
 
 /// What the writer's thread writes to. An event that cannot be written is counted, and the next one
@@ -117,9 +186,7 @@ impl EventTarget {
             Sink::Stdout
         } else {
             let cannot_write = || format!("cannot write events to {}", shown_path(path));
-            let file = open_unless_pipe(path).with_context(cannot_write)?;
-            // The file is opened again at its own path, and no link to it is followed then.
-            Sink::File(path.canonicalize().unwrap_or_else(|_| path.to_owned()), file)
+            Sink::File(TargetFile::open(path).with_context(cannot_write)?)
         };
         Ok(Self {
             sink,
@@ -158,39 +225,13 @@ impl EventTarget {
         }
     }
 
-    /// Opens the file again at its path if it was renamed or removed, as by a rotation. If a user
-    /// who may change the folder has put a link there, it is not followed.
-    fn follow_path(&mut self) -> Result<()> {
-        let Sink::File(path, Some(file)) = &mut self.sink else { return Ok(()) };
-        let opened = file.metadata()?;
-        let is_same =
-            |at_path: fs::Metadata| (at_path.dev(), at_path.ino()) == (opened.dev(), opened.ino());
-        if !opened.is_file() || fs::symlink_metadata(&*path).is_ok_and(is_same) {
-            return Ok(());
-        }
-        let name = shown_path(path);
-        *file = open_file(path, libc::O_NOFOLLOW).with_context(|| {
-            format!("the file at {name} was renamed or removed, and cannot be created again")
-        })?;
-        self.ends_in_line = false;
-        log_message(&format!(
-            "the file of events at {name} was renamed or removed; the next events are in a new one"
-        ));
-        Ok(())
-    }
-
     fn try_append(&mut self, text: &str) -> Result<()> {
-        self.follow_path()?;
-        let file = match &mut self.sink {
-            Sink::Stdout => {
-                let line = format!("{text}\n");
-                return Ok({ StandardStream::STDOUT }.write_all(line.as_bytes())?);
-            }
-            Sink::File(path, file) => match file {
-                Some(file) => file,
-                None => file.insert(open_file(path, 0)?),
-            },
+        let Sink::File(target) = &mut self.sink else {
+            let line = format!("{text}\n");
+            return Ok({ StandardStream::STDOUT }.write_all(line.as_bytes())?);
         };
+        let (file, is_new) = target.current()?;
+        self.ends_in_line &= !is_new;
         let separator = if self.ends_in_line { "\n" } else { "" };
         let whole = format!("{separator}{text}\n");
         let mut rest = whole.as_bytes();
@@ -239,6 +280,7 @@ fn remove_end(file: &mut File, written: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use std::io::Read as _;
+    use std::os::fd::AsRawFd as _;
     use std::process::Command;
 
     use super::*;
@@ -251,7 +293,7 @@ mod tests {
         assert_eq!(events.lost.load(Ordering::Relaxed), 2);
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("events");
-        events.sink = Sink::File(path.clone(), File::create(&path).ok());
+        events.sink = Sink::File(TargetFile::open(&path).expect("a new file"));
         events.append("{}");
         assert_eq!((events.lost.load(Ordering::Relaxed), events.lost_since_written), (2, 0));
         assert_eq!(fs::read_to_string(path).expect("the file"), "{}\n");
@@ -263,7 +305,9 @@ mod tests {
         let path = folder.path().join("events");
         let mut events = EventTarget::open(&path).expect("it can be opened");
         events.append("first");
-        let Sink::File(_, Some(file)) = &mut events.sink else { panic!("a file") };
+        let Sink::File(TargetFile { file: Some(file), .. }) = &mut events.sink else {
+            panic!("a file")
+        };
         file.write_all(b"{\"ti").expect("room");
         assert!(remove_end(file, 4));
         assert_eq!(fs::read_to_string(&path).expect("the file"), "first\n");
@@ -309,6 +353,46 @@ mod tests {
         let mut target = EventTarget::open(&path).expect("the file that it leads to");
         target.append("three");
         assert_eq!(fs::read_to_string(&other).expect("it is there"), "three\n");
+    }
+
+    #[test]
+    fn pipe_in_place_of_the_file_gets_no_events() {
+        let folder = tempfile::tempdir().expect("there is room");
+        let path = folder.path().join("events");
+        let mut target = EventTarget::open(&path).expect("a new file");
+        fs::remove_file(&path).expect("it is there");
+        fs::rename(make_pipe(folder.path()), &path).expect("the folder is ours");
+        // It has no reader, and then one.
+        target.append("one");
+        let reader = OpenOptions::new().read(true).write(true).open(&path).expect("it is ours");
+        target.append("two");
+        drop(reader);
+        assert_eq!(target.lost.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn removed_file_behind_a_descriptor_has_the_events() {
+        let mut removed = tempfile::tempfile().expect("there is room");
+        let path = format!("/proc/self/fd/{}", removed.as_raw_fd());
+        let mut target = EventTarget::open(Path::new(&path)).expect("the file is open");
+        target.append("one");
+        target.append("two");
+        let mut text = String::new();
+        removed.read_to_string(&mut text).expect("text");
+        assert_eq!(text, "one\ntwo\n");
+    }
+
+    #[test]
+    fn link_in_place_of_a_pipe_is_not_followed() {
+        let folder = tempfile::tempdir().expect("there is room");
+        let (path, other) = (make_pipe(folder.path()), folder.path().join("other"));
+        fs::write(&other, "").expect("the folder is ours");
+        let mut target = EventTarget::open(&path).expect("a pipe");
+        fs::remove_file(&path).expect("it is there");
+        std::os::unix::fs::symlink(&other, &path).expect("the folder is ours");
+        target.append("one");
+        assert_eq!(target.lost.load(Ordering::Relaxed), 1);
+        assert_eq!(fs::read_to_string(&other).expect("it is there"), "");
     }
 
     fn make_pipe(folder: &Path) -> PathBuf {

@@ -31,7 +31,7 @@ pub struct EventLog {
 struct LoggedEvent {
     priority: Priority,
     line: String,
-    fields: [(&'static str, String); 13],
+    fields: [(&'static str, String); 18],
 }
 
 struct Journal;
@@ -73,6 +73,11 @@ impl EventLog {
             ("TOLLGATE_TID", event.tid.to_string()),
             ("TOLLGATE_PROGRAM", event.program.clone()),
             ("TOLLGATE_SCOPE", event.scope.clone().unwrap_or_default()),
+            ("TOLLGATE_COMMAND", event.command.clone()),
+            ("TOLLGATE_EXECUTABLE", event.executable.clone().unwrap_or_default()),
+            ("TOLLGATE_UID", event.uid.to_string()),
+            ("TOLLGATE_PARENT_PID", event.parent_pid.map_or(String::new(), |pid| pid.to_string())),
+            ("TOLLGATE_PARENT_COMMAND", event.parent_command.clone()),
             ("TOLLGATE_UNIT", event.unit.clone().unwrap_or_default()),
             ("TOLLGATE_CONTAINER", event.container.clone().unwrap_or_default()),
             ("TOLLGATE_CALL", event.call.clone()),

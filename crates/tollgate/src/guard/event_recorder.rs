@@ -1,5 +1,8 @@
 //! Makes the events of a session's report from the gate's records.
 
+use std::collections::BTreeMap;
+use std::fs;
+
 use kernel::clock::{now_ns, wall_clock};
 use kernel::guard::profile::window_symbols;
 use kernel::wire;
@@ -8,6 +11,7 @@ use super::activity::held_ns;
 use super::placement::UnitAndContainer;
 use super::report::GuardEvent;
 use super::tracked_program::{TrackedProgram, name};
+use crate::user;
 
 /// The maximum number of events in a report. Further events are only counted.
 const MAX_EVENTS: usize = 10_000;
@@ -17,12 +21,14 @@ pub struct EventRecorder {
     began_ns: u64,
     events: Vec<GuardEvent>,
     left_out: u64,
+    /// The names of users that have had events.
+    users: BTreeMap<u32, String>,
 }
 
 impl EventRecorder {
     /// Times in events are relative to this moment.
     pub fn start() -> Self {
-        Self { began_ns: now_ns(), events: Vec::new(), left_out: 0 }
+        Self { began_ns: now_ns(), events: Vec::new(), left_out: 0, users: BTreeMap::new() }
     }
 
     /// Sets the moment to which times in events are relative.
@@ -58,6 +64,7 @@ impl EventRecorder {
             before.filter(|_| mismatches > 0).map(|symbol| program.expected_after(symbol));
         let late_ns = now_ns().saturating_sub(event.time_ns);
         let UnitAndContainer { unit, container } = UnitAndContainer::of(event.tgid);
+        let user = self.user_name(event.uid);
         self.events.push(GuardEvent {
             time: humantime::format_rfc3339_micros(wall_clock(event.time_ns)).to_string(),
             at_ns: event.time_ns.saturating_sub(self.began_ns),
@@ -68,6 +75,11 @@ impl EventRecorder {
             program: program.path_text(),
             scope: program.scope.clone(),
             command: wire::text(&event.comm),
+            executable: executable(event.tgid),
+            uid: event.uid,
+            user,
+            parent_pid: (event.parent != 0).then_some(event.parent),
+            parent_command: wire::text(&event.parent_comm),
             call: name(event.call),
             sequence: window.iter().map(|symbol| program.call(*symbol)).collect(),
             expected: expected.unwrap_or_default(),
@@ -82,6 +94,21 @@ impl EventRecorder {
             late_ns,
         });
     }
+
+    fn user_name(&mut self, uid: u32) -> Option<String> {
+        if let Some(name) = self.users.get(&uid) {
+            return Some(name.clone());
+        }
+        let name = user::name(uid)?;
+        self.users.insert(uid, name.clone());
+        Some(name)
+    }
+}
+
+/// The file that a process executes.
+fn executable(pid: u32) -> Option<String> {
+    let path = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    Some(path.to_string_lossy().into_owned())
 }
 
 fn action_name(action: u32) -> &'static str {

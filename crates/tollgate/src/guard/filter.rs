@@ -73,6 +73,8 @@ const NEVER_HELD: [&str; 8] = [
     "/usr/lib/ssh/sshd-session",
 ];
 
+/// The permissions of the owner, the group and others to execute a file (inode(7)).
+const EXECUTE_BITS: u32 = 0o111;
 /// How a script begins (fs/binfmt_script.c).
 const SCRIPT_START: [u8; 2] = *b"#!";
 
@@ -84,7 +86,8 @@ fn is_at(path: &Path, file: &Metadata) -> bool {
 
 /// Fails if the file at the path is no program. The process of a script runs its interpreter.
 fn check_program(path: &Path) -> Result<()> {
-    if !path.is_file() {
+    let file = fs::metadata(path)?;
+    if !file.is_file() {
         bail!("{} is not a program", shown_path(path));
     }
     let mut start = [0; SCRIPT_START.len()];
@@ -95,6 +98,9 @@ fn check_program(path: &Path) -> Result<()> {
             and use --scope script for a baseline for each script",
             shown_path(path)
         );
+    }
+    if file.mode() & EXECUTE_BITS == 0 {
+        bail!("{} is not a program: nobody may execute it", shown_path(path));
     }
     Ok(())
 }
@@ -111,6 +117,9 @@ impl ProgramFilter {
         let named: Vec<_> = exempt.iter().map(named).collect::<Result<_>>()?;
         for path in selected.iter().chain(named.iter().map(|it| &it.path)) {
             check_program(path)?;
+        }
+        if let Some(both) = named.iter().find(|it| selected.contains(&it.path)) {
+            bail!("{} is both guarded (--exe) and exempt (--exempt)", shown_path(&both.path));
         }
         let never_held = NEVER_HELD.map(|path| ExemptProgram { path: path.into(), user: None });
         let exempt = never_held.into_iter().chain(named).collect();
@@ -147,6 +156,9 @@ impl ProgramFilter {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     fn metadata(path: &Path) -> Metadata {
@@ -174,9 +186,23 @@ mod tests {
             assert!(refused.contains("is a script: the program of its process"), "{refused}");
             assert!(of(folder.path(), is_exempt).is_err());
             // A file that is too short for a script.
-            fs::write(folder.path().join("short"), "#").expect("the folder is ours");
-            of(&folder.path().join("short"), is_exempt).expect("it may become a program");
+            let short = folder.path().join("short");
+            fs::write(&short, "#").expect("the folder is ours");
+            let mode = |mode| fs::set_permissions(&short, Permissions::from_mode(mode));
+            mode(0o644).expect("the file is ours");
+            let refused = of(&short, is_exempt).expect_err("it cannot be executed").to_string();
+            assert!(refused.contains("nobody may execute it"), "{refused}");
+            mode(0o700).expect("the file is ours");
+            of(&short, is_exempt).expect("it may become a program");
         }
+    }
+
+    #[test]
+    fn guarded_program_is_not_exempt() {
+        let own = Path::new("/proc/self/exe");
+        let both = ProgramFilter::of_machine(&[own.to_owned()], &[at(own)]);
+        let refused = both.map(drop).expect_err("it contradicts itself").to_string();
+        assert!(refused.contains("is both guarded (--exe) and exempt (--exempt)"), "{refused}");
     }
 
     #[test]

@@ -92,6 +92,21 @@ pub struct GuardEvent {
     #[serde(default)]
     pub scope: Option<String>,
     pub command: String,
+    /// The path of the file that the process executes. It differs from `program` if it is a copy.
+    /// Null if the process had ended when Tollgate received the event.
+    #[serde(default)]
+    pub executable: Option<String>,
+    /// The real user ID.
+    #[serde(default)]
+    pub uid: u32,
+    /// The name in /etc/passwd.
+    #[serde(default)]
+    pub user: Option<String>,
+    /// Null if the parent is in another PID namespace.
+    #[serde(default)]
+    pub parent_pid: Option<u32>,
+    #[serde(default)]
+    pub parent_command: String,
     pub call: String,
     /// The calls up to this one, the oldest first.
     pub sequence: Vec<String>,
@@ -129,11 +144,16 @@ impl GuardEvent {
             .chain(&self.container)
             .map(|name| format!(" in {name}"))
             .collect::<String>();
+        let copy = self.executable.as_ref().filter(|executable| **executable != self.program);
+        let copy = copy.map_or(String::new(), |executable| format!(", executed as {executable}"));
+        let user = self.user.clone().unwrap_or_else(|| self.uid.to_string());
+        let parent = self.parent_pid.map_or(String::new(), |pid| format!(" {pid}"));
         printable(&format!(
-            "{} {} ({}){location}: {}",
+            "{} {} ({}{copy}) of {user}, child of {}{parent}{location}: {}",
             self.command,
             self.pid,
             with_scope(&self.program, self.scope.as_deref()),
+            self.parent_command,
             self.call_and_action()
         ))
     }
@@ -438,6 +458,11 @@ mod tests {
             program: "/bin/x".into(),
             scope: None,
             command: "x".into(),
+            executable: Some("/bin/x".into()),
+            uid: 1001,
+            user: Some("ann".into()),
+            parent_pid: Some(7),
+            parent_command: "sh".into(),
             call: "getppid".into(),
             sequence: sequence.iter().map(ToString::to_string).collect(),
             expected: Vec::new(),
@@ -477,14 +502,25 @@ mod tests {
         let line = |event: GuardEvent| event.line();
         assert_eq!(
             line(event(&["read", "write", "getppid"], "delay", 80_000_000)),
-            "x 1 (/bin/x): getppid after read write (LFC 1): delay for 80.0 ms, at its end"
+            "x 1 (/bin/x) of ann, child of sh 7: getppid after read write (LFC 1): delay for \
+             80.0 ms, at its end"
         );
         for alone in [&["getppid"][..], &[]] {
             assert_eq!(
                 line(event(alone, "kill", 0)),
-                "x 1 (/bin/x): getppid (LFC 1): kill, before it returns"
+                "x 1 (/bin/x) of ann, child of sh 7: getppid (LFC 1): kill, before it returns"
             );
         }
+        let copy = GuardEvent {
+            executable: Some("/tmp/y".into()),
+            user: None,
+            parent_pid: None,
+            ..event(&[], "observe", 0)
+        };
+        assert_eq!(
+            line(GuardEvent { effect: None, ..copy }),
+            "x 1 (/bin/x, executed as /tmp/y) of 1001, child of sh: getppid (LFC 1): observe"
+        );
         let summary = |holds, held_ns| {
             let program = GuardedProgram { holds, held_ns, ..GuardedProgram::default() };
             let report = GuardReport { programs: vec![program], ..GuardReport::default() };
@@ -499,7 +535,8 @@ mod tests {
         let restraint = Some("its tracer decides".to_owned());
         assert_eq!(
             line(GuardEvent { restraint, ..event(&[], "delay", 0) }),
-            "x 1 (/bin/x): getppid (LFC 1): delay, at its end (its tracer decides)"
+            "x 1 (/bin/x) of ann, child of sh 7: getppid (LFC 1): delay, at its end (its tracer \
+             decides)"
         );
     }
 }

@@ -87,6 +87,10 @@ fn operator_releases_held_processes() {
         event["time"].as_str().is_some_and(|time| time.len() > 20 && time.ends_with('Z')),
         "{event}"
     );
+    assert_eq!((&event["uid"], &event["user"]), (&0.into(), &"root".into()), "{event}");
+    assert_eq!(event["parent_pid"], std::process::id(), "{event}");
+    assert!(event["parent_command"].as_str().is_some_and(|name| !name.is_empty()), "{event}");
+    assert_eq!(event["executable"], it.program.to_str().expect("text"), "{event}");
     assert!(event["late_ns"].as_u64().is_some_and(|late| late > 0));
     assert!(daemon.request("events").text().contains("normal here: "));
 

@@ -28,7 +28,9 @@ pub enum FormatError {
     Lengths { lookahead: usize, sequence: usize },
     #[error("it names {0} calls, but at most {MAX_CALLS} are possible")]
     Calls(usize),
-    #[error("its call {0:?} has no name of a call: 1 to {MAX_CALL_NAME} printable characters")]
+    #[error(
+        "its call {0:?} is not a valid name: it needs 1 to {MAX_CALL_NAME} printable characters"
+    )]
     Name(String),
     #[error("its {part} has {found} bytes; 1 to {MAX_PATH} are possible")]
     Path { part: &'static str, found: usize },
@@ -220,7 +222,7 @@ mod tests {
             change(&mut baseline);
             baseline.check().map_err(|error| error.to_string())
         }
-        let call = "has no name of a call: 1 to 64 printable characters";
+        let call = "is not a valid name: it needs 1 to 64 printable characters";
         assert_eq!(fault(|it| it.calls[0].clear()), Err(format!("its call \"\" {call}")));
         let long = fault(|it| it.calls[0] = "x".repeat(65));
         assert!(long.is_err_and(|error| error.ends_with(call)));
