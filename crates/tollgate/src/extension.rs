@@ -216,7 +216,7 @@ pub trait Extension {
 
     /// Whether a file that the user asked for, besides the report, could not be written. A note
     /// says which one. Called after [`Self::section`].
-    fn lacks_file(&self) -> bool {
+    fn has_unwritten_file(&self) -> bool {
         false
     }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use clap::Command;
+use clap::{Arg, ArgAction, Command};
 use clap_mangen::Man;
 
 /// The titles of what the help of a command has at its end. clap_mangen calls it "EXTRA".
@@ -31,8 +31,22 @@ fn write_pages(command: &Command, folder: &Path) -> io::Result<()> {
 }
 
 fn page_of(command: &Command) -> Man {
+    let command = command.clone().mut_args(with_dots);
     // The footer of a page has its source; a command below `tollgate` has no version of its own.
-    Man::new(command.clone()).source(concat!("tollgate ", env!("CARGO_PKG_VERSION")))
+    Man::new(command).source(concat!("tollgate ", env!("CARGO_PKG_VERSION")))
+}
+
+/// clap_mangen does not show that an argument may be repeated.
+fn with_dots(argument: Arg) -> Arg {
+    let names = argument.get_value_names().unwrap_or_default();
+    match (names, argument.get_action()) {
+        ([name], ArgAction::Append) if argument.is_positional() => {
+            // clap takes static names only, and the process ends when the pages are written.
+            let name: &'static str = format!("{name}...").leak();
+            argument.value_name(name)
+        }
+        _ => argument,
+    }
 }
 
 fn text(man: &Man) -> io::Result<String> {
@@ -59,6 +73,8 @@ mod tests {
         let daemon = page(command.find_subcommand("daemon").expect("a command"));
         assert!(daemon.contains("\n.SH EXAMPLES\n  tollgate daemon\n"), "{daemon}");
         assert!(daemon.contains(".TH tollgate-daemon 1  \"tollgate "), "{daemon}");
+        let run = page(command.find_subcommand("run").expect("a command"));
+        assert!(run.contains("\\fICMD...\\fR"), "{run}");
         assert!(![own, daemon].concat().contains("EXTRA"));
     }
 }

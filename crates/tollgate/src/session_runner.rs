@@ -417,9 +417,10 @@ impl SessionRunner {
             system_ns: ending.system_ns,
         };
         let notes = notes.iter().map(|note| without_numbers(note)).collect();
-        let lacks_file = self.extensions.iter().any(|extension| extension.lacks_file());
+        let has_unwritten_file =
+            self.extensions.iter().any(|extension| extension.has_unwritten_file());
         let toll = toll.unwrap_or_default();
-        let mut report = Report { header, sections, toll, losses, notes, lacks_file };
+        let mut report = Report { header, sections, toll, losses, notes, has_unwritten_file };
         report.toll.calls = report.calls_seen();
         report
     }

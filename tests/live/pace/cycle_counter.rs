@@ -60,7 +60,7 @@ mod alone {
     #[test]
     fn sessions_that_start_at_once_count_alike() {
         let subject = ByteReader::new();
-        for _ in 0..5 {
+        for _ in 0..2 {
             let sessions = [CLOCK, CLOCK].map(|rules| subject.watch(rules).start());
             sessions.iter().for_each(watches);
             for session in sessions {

@@ -29,9 +29,9 @@ pub fn file_use(abi: Abi, number: u32) -> u32 {
         .enumerate();
     // A folder to which a path is relative is not what the call is about, unless the path is empty
     // (AT_EMPTY_PATH), as in fstat(3). The path follows the descriptor.
-    let begins_with_path =
+    let path_follows_folder =
         matches!(calls::arguments(abi, number)[..], [ArgumentKind::DirFd, ArgumentKind::Path, ..]);
-    let has_path = begins_with_path && !OPEN.contains(&name);
+    let has_path = path_follows_folder && !OPEN.contains(&name);
     let path = if has_path { wire::FILE_HAS_PATH } else { 0 };
     let used =
         descriptors.filter(|(_, kind)| *kind == ArgumentKind::Fd).fold(0, |bits, (index, _)| {

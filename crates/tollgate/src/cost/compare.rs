@@ -229,13 +229,15 @@ fn text(comparison: &CostComparison) -> String {
             }
         );
     }
+    let has_few = comparison.changes.iter().any(|change| !change.has_confidence);
     let _ = writeln!(
         out,
         "\nbefore, after: time as a multiple of the time with nothing on. Change: with its \
-        interval; the intervals of all rows hold together at 95 %. Limit: {} %.",
+        interval; the intervals of {} hold together at 95 %. Limit: {} %.",
+        if has_few { "rows with enough quads" } else { "all rows" },
         in_percent(comparison.limit)
     );
-    if comparison.changes.iter().any(|change| !change.has_confidence) {
+    if has_few {
         let _ = writeln!(
             out,
             "The intervals of rows with too few quads do not hold at 95 %: they are the range of \

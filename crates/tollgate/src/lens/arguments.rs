@@ -7,7 +7,7 @@ use clap::{Args, Subcommand, value_parser};
 
 use super::options::LensOptions;
 use super::top::level::TopLevel;
-use crate::options::{ResultOptions, duration};
+use crate::options::{ResultOptions, duration, positive_duration};
 use crate::process_selection::Select;
 
 #[derive(Args)]
@@ -18,7 +18,7 @@ pub struct LensArguments {
     #[command(flatten)]
     pub select: Select,
     /// Watch for this long (10s, 500ms, 2m; default: until Ctrl-C)
-    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+    #[arg(long = "for", value_name = "TIME", value_parser = positive_duration)]
     pub duration: Option<Duration>,
     #[command(flatten)]
     pub lens_options: LensOptions,

@@ -75,9 +75,9 @@ fn calls_headline(out: &mut String, report: &LensReport) {
     let in_waits = sum(|call| if call.is_wait { call.wall_ns } else { 0 });
     let _ = writeln!(
         out,
-        "{} system calls took {} of thread time: on CPU {} ({}), blocked {} ({}), waiting for a \
+        "{} took {} of thread time: on CPU {} ({}), blocked {} ({}), waiting for a \
         CPU {} ({})",
-        count(sum(|call| call.count)),
+        number_of(sum(|call| call.count) as usize, "system call"),
         duration(wall),
         duration(cpu),
         share(cpu, wall),

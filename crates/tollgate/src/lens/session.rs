@@ -112,7 +112,7 @@ impl ExtensionSetup for LensSetup {
             live: Vec::new(),
             in_band: self.in_band.map(start_server).transpose()?,
             flames,
-            lacks_file: false,
+            has_unwritten_file: false,
         }))
     }
 }
@@ -137,7 +137,7 @@ struct LensInSession {
     in_band: Option<InBandServer>,
     flames: Option<FlameGraphs>,
     /// The trace or a flame graph could not be written.
-    lacks_file: bool,
+    has_unwritten_file: bool,
 }
 
 impl LensInSession {
@@ -283,7 +283,7 @@ impl Extension for LensInSession {
         if let Some(trace) = self.trace.take() {
             let ended_ns = self.counted.end;
             let finished = trace.finish(context.gate, context.session.index, &self.live, ended_ns);
-            self.lacks_file |= finished.is_err();
+            self.has_unwritten_file |= finished.is_err();
             notes.push(finished.unwrap_or_else(|error| format!("{error:#}")));
         }
         if waits_for_kernel_locks(&report) && KernelSymbols::variables().is_empty() {
@@ -295,14 +295,14 @@ impl Extension for LensInSession {
             notes.push(NOT_REPORTED.into());
         }
         if let Some(mut flames) = self.flames.take() {
-            self.lacks_file |= !flames.write(&report, context, notes);
+            self.has_unwritten_file |= !flames.write(&report, context, notes);
         }
         let in_progress = std::mem::take(&mut self.in_progress);
         Ok(Some(Box::new(LensReport { slow, in_progress, ..report })))
     }
 
-    fn lacks_file(&self) -> bool {
-        self.lacks_file
+    fn has_unwritten_file(&self) -> bool {
+        self.has_unwritten_file
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use crate::options::{ResultOptions, SocketOption, duration};
+use crate::options::{ResultOptions, SocketOption, positive_duration};
 use crate::process_selection::Select;
 
 #[derive(Args)]
@@ -69,7 +69,7 @@ pub struct WatchArguments {
     #[command(flatten)]
     pub select: Select,
     /// Watch for this long (10s, 500ms, 2m; default: until Ctrl-C)
-    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+    #[arg(long = "for", value_name = "TIME", value_parser = positive_duration)]
     pub duration: Option<Duration>,
     #[command(flatten)]
     pub result: ResultOptions,

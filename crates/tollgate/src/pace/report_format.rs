@@ -66,6 +66,11 @@ pub fn significant(value: f64) -> String {
         value if value >= 100.0 => 0,
         value if value >= 10.0 => 1,
         value if value >= 1.0 => 2,
+        value if value >= 0.1 => 3,
+        value if value >= 0.01 => 4,
+        value if value >= 0.001 => 5,
+        // The smallest value of a column.
+        value if value > 0.0 => 6,
         _ => 3,
     };
     format!("{value:.digits$}")

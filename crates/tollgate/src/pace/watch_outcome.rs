@@ -33,13 +33,13 @@ pub struct WatchOutcome {
 
 impl WatchOutcome {
     /// Writes the trace, compares the policies, and returns the section of the report. Sets
-    /// `lacks_file` if the trace cannot be written.
+    /// `has_unwritten_file` if the trace cannot be written.
     pub fn section(
         self,
         recorded: Recorded,
         hardware: HardwareCounts,
         notes: &mut Vec<String>,
-        lacks_file: &mut bool,
+        has_unwritten_file: &mut bool,
     ) -> Result<WatchReport> {
         let trace = recorded.trace();
         if let Some(mut output) = self.trace {
@@ -47,7 +47,7 @@ impl WatchOutcome {
             trace_file::write(&trace, &mut text)?;
             if let Err(error) = output.write_bytes(&text) {
                 notes.push(format!("the trace is lost: {error:#}"));
-                *lacks_file = true;
+                *has_unwritten_file = true;
             }
         }
         if recorded.not_kept > 0 {

@@ -33,7 +33,7 @@ impl ExtensionSetup for PaceWatchSetup {
             tasks,
             recorder,
             outcome: Some(self.outcome),
-            lacks_file: false,
+            has_unwritten_file: false,
         }))
     }
 }
@@ -43,7 +43,7 @@ struct WatchInSession {
     recorder: Recorder,
     /// Taken at the end of the session.
     outcome: Option<WatchOutcome>,
-    lacks_file: bool,
+    has_unwritten_file: bool,
 }
 
 impl Extension for WatchInSession {
@@ -82,10 +82,15 @@ impl Extension for WatchInSession {
         let recorded = recorder.finish(unended.unfinished);
         let Some(outcome) = self.outcome.take() else { return Ok(None) };
         let hardware = self.tasks.hardware_counts();
-        Ok(Some(Box::new(outcome.section(recorded, hardware, notes, &mut self.lacks_file)?)))
+        Ok(Some(Box::new(outcome.section(
+            recorded,
+            hardware,
+            notes,
+            &mut self.has_unwritten_file,
+        )?)))
     }
 
-    fn lacks_file(&self) -> bool {
-        self.lacks_file
+    fn has_unwritten_file(&self) -> bool {
+        self.has_unwritten_file
     }
 }

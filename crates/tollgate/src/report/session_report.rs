@@ -20,7 +20,7 @@ pub struct Report {
     /// What a reader has to know about the values, each as one sentence.
     pub notes: Vec<String>,
     /// A file that the user asked for could not be written. A note says which one.
-    pub lacks_file: bool,
+    pub has_unwritten_file: bool,
 }
 
 /// What ran, and for how long.
@@ -82,7 +82,7 @@ impl Report {
             notes: serde_json::from_value::<Option<_>>(part("notes"))
                 .expect("notes")
                 .unwrap_or_default(),
-            lacks_file: false,
+            has_unwritten_file: false,
         }
     }
 
@@ -134,7 +134,7 @@ mod tests {
             toll: Toll::default(),
             losses: BTreeMap::new(),
             notes: Vec::new(),
-            lacks_file: false,
+            has_unwritten_file: false,
         };
         let json = report.to_json().expect("it has names only");
         let names: Vec<_> = json.as_object().expect("an object").keys().cloned().collect();

@@ -21,7 +21,7 @@ pub fn print(report: &Report, options: &ResultOptions, output: &mut Output) -> R
         text(report, &TextOptions { top: options.top, columns: output.columns() })
     };
     output.write(&body)?;
-    if report.lacks_file {
+    if report.has_unwritten_file {
         bail!("a file could not be written, as the report's notes say");
     }
     Ok(())
