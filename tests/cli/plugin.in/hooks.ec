@@ -12,5 +12,5 @@ on connect("lo") {}
 on connect { return packet8(0); }
 on timer("5 minutes") {}
 on timer("1us") {}
-on tracepoint("sched_switch") {}
+on tracepoint("no_such_name") {}
 on exits {}
