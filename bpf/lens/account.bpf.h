@@ -441,8 +441,11 @@ static __always_inline void lens_return_outside(struct switching *at)
 	u64 now = switch_ns(at), left = life->left_ns, queued, waited;
 
 	at->thread->lens_switch.switched_in_ns = now;
-	if (left && !at->task->sched_info.pcount) {
-		lens_begin_to_run(at->thread, now - left);
+	if (left && !life->left_runs) {
+		if (!at->task->sched_info.pcount)
+			lens_begin_to_run(at->thread, now - left);
+		else
+			lens_reconcile_beginning(at->thread, at->task, now);
 		return;
 	}
 	life->left_ns = 0;

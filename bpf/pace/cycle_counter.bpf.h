@@ -18,15 +18,22 @@ struct {
 } pace_counters SEC(".maps");
 
 /*
+ * What a timer that interrupts pace_count_cycles() counts is less: 2^24 cycles are 3 ms at 5 GHz.
+ * More than that is another counter, which a later session has opened.
+ */
+#define PACE_INTERRUPTED_MAX (1 << 24)
+
+/*
  * The cycles of this processor since its counter was last read, less what other processors have
  * charged meanwhile. They belong to the thread of this slot if the counter was read when the thread
- * began to run here, or later. Otherwise, or if the counter cannot be read, `estimate` stands for
- * them. This is a global function, so that the verifier checks it once.
+ * began to run here with a task, or later; `is_reported`: the thread's switch in was reported, so
+ * that this may be so. Otherwise, or if the counter cannot be read, `estimate` stands for them.
+ * This is a global function, so that the verifier checks it once.
  *
  * A timer of this processor may interrupt it, and charge the same thread. The exchanges give each
  * cycle to one of the two. What is negative then is subtracted from the next cycles.
  */
-__noinline u64 pace_count_cycles(u32 slot, u32 is_charged, u64 now, u64 estimate)
+__noinline u64 pace_count_cycles(u32 slot, u32 is_reported, u64 now, u64 estimate)
 {
 	struct pace_cpu *at = pace_cpu_at(bpf_get_smp_processor_id());
 	u64 count, before;
@@ -42,11 +49,11 @@ __noinline u64 pace_count_cycles(u32 slot, u32 is_charged, u64 now, u64 estimate
 		at->counted_slot = 0;
 		return estimate;
 	}
+	is_its = is_reported && READ_ONCE(at->counted_slot) == slot;
 	before = __sync_lock_test_and_set(&at->counted, count);
-	is_its = is_charged && at->counted_slot == slot;
 	at->counted_slot = slot;
 	at->counted_ns = now;
-	if (!is_its)
+	if (!is_its || (s64)(before - count) > PACE_INTERRUPTED_MAX)
 		return estimate;
 	cycles = count - before - charged;
 	if (unlikely(cycles < 0)) {
@@ -67,11 +74,11 @@ static __always_inline void pace_start_counting(struct pace_cpu *at, u32 slot, u
 		pace_count_cycles(slot, 0, now, 0);
 }
 
-/* The thread that ran on this processor has left it, and was charged. */
+/* What is charged next on a processor does not begin at the latest reading of its counter. */
 static __always_inline void pace_stop_counting(struct pace_cpu *at)
 {
 	if (unlikely(at->has_counter))
-		at->counted_slot = 0;
+		WRITE_ONCE(at->counted_slot, 0);
 }
 
 #endif

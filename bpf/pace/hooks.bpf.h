@@ -321,7 +321,11 @@ static __always_inline void pace_waking(struct thread_state *thread)
 		return;
 	of->left_ns = of->woken_ns;
 	/* It may still run, if it was about to fall asleep. */
-	of->charged_ns = BPF_CORE_READ(woken, on_cpu) ? of->woken_ns : 0;
+	of->charged_ns = 0;
+	if (BPF_CORE_READ(woken, on_cpu)) {
+		pace_stop_counting(pace_cpu_at(BPF_CORE_READ(woken, thread_info.cpu)));
+		of->charged_ns = of->woken_ns;
+	}
 	of->number = from->number;
 	WRITE_ONCE(of->task, from->task);
 	of->is_ready = 0;

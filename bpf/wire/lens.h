@@ -401,7 +401,7 @@ struct lens_life {
 	__u8 beginning;
 };
 
-/* It began to count within a call whose beginning was not seen. */
+/* It began to count, or a new thread to run, within a call whose beginning was not seen. */
 #define LIFE_BEGAN_IN_CALL 1
 /* It began to count with the call of execve that it is in. */
 #define LIFE_BEGAN_IN_EXECVE 2

@@ -195,8 +195,8 @@ struct pace_cpu {
 	/* 1: pace_counters has a counter of its cycles. User space sets it. */
 	__u32 has_counter;
 	/*
-	 * The slot of the thread that has run on it since the counter was first read for it; 0: it
-	 * was not read.
+	 * The slot of the thread with a task that has run on it since the counter was last read; 0:
+	 * there is none, or the counter was not read since it began.
 	 */
 	__u32 counted_slot;
 };

@@ -90,9 +90,8 @@ fn open_each<T>(
 
 impl Tracking {
     /// Has the gate count cycles by an event from now on, or without one. The first session decides
-    /// for all that begin before it ends, and for those that begin before these have ended: returns
-    /// what counts. `None`: the gate multiplies time by the speed. So it does on a processor that
-    /// does not have the event.
+    /// for all until none is left. Returns what counts. `None`: the gate multiplies time by the
+    /// speed. So it does on a processor that does not have the event.
     ///
     /// # Errors
     /// If no processor has the event.
@@ -136,6 +135,10 @@ impl Tracking {
     fn open_counters(&self, gate: &Gate, event: CycleEvent) -> Result<()> {
         let counters = open_each(cpus::online(), |cpu| event.event().open(cpu))
             .doing(format!("open the counter {}", event.name(Path::new("/"))))?;
+        field!(self.control, 0, counter_type).write(event.kind);
+        field!(self.control, 0, counter_config).write(event.config);
+        // From now on, close_counters() finds those that are in the map.
+        field!(self.control, 0, counters).write(counters.len() as u32);
         let map = gate.maps.get("pace_counters");
         for (cpu, counter) in &counters {
             let fd = counter.as_raw_fd().to_ne_bytes();
@@ -146,21 +149,20 @@ impl Tracking {
             field!(self.cpus, *cpu, estimated).write(0);
             field!(self.cpus, *cpu, has_counter).write(1);
         }
-        field!(self.control, 0, counter_type).write(event.kind);
-        field!(self.control, 0, counter_config).write(event.config);
-        field!(self.control, 0, counters).write(counters.len() as u32);
         Ok(())
     }
 
     fn close_counters(&self, gate: &Gate) {
-        field!(self.control, 0, counters).write(0);
-        for cpu in 0..self.cpus.entries() {
-            let has_counter = field!(self.cpus, cpu, has_counter);
-            if has_counter.read() != 0 {
-                has_counter.write(0);
-                let _ = gate.maps.get("pace_counters").delete(&cpu.to_ne_bytes());
-            }
+        let counters = field!(self.control, 0, counters);
+        if counters.read() == 0 {
+            return;
         }
+        for cpu in 0..self.cpus.entries() {
+            field!(self.cpus, cpu, has_counter).write(0);
+            // There is none for a processor that was offline, or does not have the event.
+            let _ = gate.maps.get("pace_counters").delete(&cpu.to_ne_bytes());
+        }
+        counters.write(0);
     }
 }
 

@@ -158,7 +158,9 @@ impl KernelServices {
         let sockets = gate.load_iterators(&[IteratorKind::Sockets])?;
         let output = sockets.run(IteratorKind::Sockets)?;
         let mut sockets = records::<wire::service_socket_record>(&output);
-        // Threads may send and receive meanwhile.
+        // A socket has a record for each of its descriptors. They differ if a thread has used it
+        // meanwhile. One that is just being closed has no number any more.
+        sockets.retain(|socket| socket.inode != 0);
         sockets.sort_by_key(|socket| socket.inode);
         sockets.dedup_by_key(|socket| socket.inode);
         Ok(sockets)

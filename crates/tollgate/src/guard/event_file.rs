@@ -1,6 +1,6 @@
 //! The file of `daemon --events`, to which each event is appended as a line.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Seek as _, Write as _};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -14,6 +14,7 @@ use kernel::standard_stream::StandardStream;
 use crate::background_writer::{BackgroundWriter, WriteTarget};
 use crate::format::{number_of, shown_path};
 use crate::output::{is_stdio, log_message};
+use crate::regular_file::descriptor_path;
 
 /// How long the end of the daemon waits for what is not written yet.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
@@ -69,75 +70,87 @@ enum Sink {
     File(TargetFile),
 }
 
+struct TargetFile {
+    /// Without links, if the file is there.
+    path: PathBuf,
+    /// Whether the file is at the path. It is not if a descriptor of a removed file was given
+    /// (`/proc/self/fd/3`).
+    is_at_path: bool,
+    file: File,
+    /// `file` only refers to a pipe, which is opened for its first event, because that waits for a
+    /// reader.
+    is_pipe_to_open: bool,
+}
+
 /// Whether this file is at the path, which is no link.
-fn is_at(path: &Path, file: &fs::Metadata) -> bool {
+fn is_at(path: &Path, file: &Metadata) -> bool {
     fs::symlink_metadata(path)
         .is_ok_and(|found| (found.dev(), found.ino()) == (file.dev(), file.ino()))
 }
 
-struct TargetFile {
-    /// Without links, unless nothing is there any more.
-    path: PathBuf,
-    /// Whether the file is at the path. It is not if a descriptor of a removed file or of a pipe
-    /// was given (`/proc/self/fd/3`).
-    is_at_path: bool,
-    /// A pipe is opened for its first event, because that waits for a reader.
-    file: Option<File>,
-}
-
 impl TargetFile {
     fn open(path: &Path) -> io::Result<Self> {
-        let file = open_unless_pipe(path)?;
-        let opened = match &file {
-            Some(file) => file.metadata()?,
-            None => fs::metadata(path)?,
+        let pipe = refer_to_pipe(path)?;
+        let is_pipe_to_open = pipe.is_some();
+        let file = match pipe {
+            Some(pipe) => pipe,
+            None => open_file(path, 0)?,
         };
-        let own = path.canonicalize();
-        let is_at_path = own.as_ref().is_ok_and(|own| is_at(own, &opened));
-        Ok(Self { path: own.unwrap_or_else(|_| path.to_owned()), is_at_path, file })
+        let opened = file.metadata()?;
+        let own = path.canonicalize().ok().filter(|own| is_at(own, &opened));
+        let is_at_path = own.is_some();
+        let path = own.unwrap_or_else(|| path.to_owned());
+        Ok(Self { path, is_at_path, file, is_pipe_to_open })
     }
 
     /// The open file. Returns whether this is another file than before, because that was renamed
     /// or removed, as by a rotation.
     fn current(&mut self) -> Result<(&mut File, bool)> {
-        let was_open = self.file.is_some();
-        let anew = self.open_anew()?;
-        let is_new = was_open && anew.is_some();
-        if anew.is_some() {
-            self.file = anew;
+        if self.is_pipe_to_open {
+            // The pipe itself, whatever is at its path by now.
+            self.file = OpenOptions::new().write(true).open(descriptor_path(&self.file))?;
+            self.is_pipe_to_open = false;
         }
-        Ok((self.file.as_mut().expect("it is open"), is_new))
-    }
-
-    /// Opens the file at the path. `None`: it is open already.
-    ///
-    /// # Errors
-    /// If the file cannot be opened, or if a user who may change the folder has put something else
-    /// there: a link is not followed, and a pipe does not get the events.
-    fn open_anew(&self) -> Result<Option<File>> {
-        let Some(file) = &self.file else {
-            let flags = if self.is_at_path { libc::O_NOFOLLOW } else { 0 };
-            return Ok(Some(open_file(&self.path, flags)?));
-        };
-        let opened = file.metadata()?;
-        if !self.is_at_path || !opened.is_file() || is_at(&self.path, &opened) {
-            return Ok(None);
+        let before = self.file.metadata()?;
+        if !self.is_at_path || !before.is_file() || is_at(&self.path, &before) {
+            return Ok((&mut self.file, false));
         }
         let name = shown_path(&self.path);
-        // O_NONBLOCK: the open of a pipe does not wait for its reader.
-        let anew = open_file(&self.path, libc::O_NOFOLLOW | libc::O_NONBLOCK)
-            .and_then(|anew| match anew.metadata()?.is_file() {
-                true => Ok(anew),
-                false => Err(io::Error::other("what is there now is not a file")),
-            })
-            .with_context(|| {
-                format!("the file at {name} was renamed or removed, and cannot be created again")
-            })?;
+        self.file = open_successor(&self.path, &before).with_context(|| {
+            format!("the file at {name} was renamed or removed, and cannot be created again")
+        })?;
         log_message(&format!(
             "the file of events at {name} was renamed or removed; the next events are in a new one"
         ));
-        Ok(Some(anew))
+        Ok((&mut self.file, true))
     }
+}
+
+/// The permissions of a group and of others to write (inode(7)).
+const OTHERS_WRITE: u32 = 0o022;
+
+/// Opens what is at the path of a file that was renamed or removed, or creates it.
+///
+/// # Errors
+/// Also if it is a link or a pipe; and, in a folder that other users may change, if it is a file of
+/// another user, or a further name of a file.
+fn open_successor(path: &Path, before: &Metadata) -> io::Result<File> {
+    // O_NONBLOCK: the open of a pipe does not wait for its reader.
+    let file = open_file(path, libc::O_NOFOLLOW | libc::O_NONBLOCK)?;
+    let found = file.metadata()?;
+    if !found.is_file() {
+        return Err(io::Error::other("what is there now is not a file"));
+    }
+    // SAFETY: takes nothing.
+    let own = unsafe { libc::geteuid() };
+    let folder = fs::metadata(path.parent().unwrap_or(Path::new("/")))?;
+    let is_private = folder.uid() == own && folder.mode() & OTHERS_WRITE == 0;
+    if !is_private && (found.nlink() > 1 || ![own, before.uid()].contains(&found.uid())) {
+        return Err(io::Error::other(
+            "what is there now may be another user's, who can change the folder",
+        ));
+    }
+    Ok(file)
 }
 
 /// What the writer's thread writes to. An event that cannot be written is counted, and the next one
@@ -159,19 +172,23 @@ fn open_file(path: &Path, flags: i32) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).mode(0o600).custom_flags(flags).open(path)
 }
 
-/// Opens the file, unless it is a pipe. Says if no process reads the pipe.
-fn open_unless_pipe(path: &Path) -> io::Result<Option<File>> {
-    if !fs::metadata(path).is_ok_and(|at_path| at_path.file_type().is_fifo()) {
-        return open_file(path, 0).map(Some);
+/// Refers to the pipe at the path, without opening it. `None`: no pipe is there. Says if no process
+/// reads the pipe.
+fn refer_to_pipe(path: &Path) -> io::Result<Option<File>> {
+    let options = |flags| OpenOptions::new().read(true).custom_flags(flags).open(path);
+    let Ok(pipe) = options(libc::O_PATH) else { return Ok(None) };
+    if !pipe.metadata()?.file_type().is_fifo() {
+        return Ok(None);
     }
-    match OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path) {
-        Ok(_) => Ok(None),
+    let itself = descriptor_path(&pipe);
+    match OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(itself) {
+        Ok(_) => Ok(Some(pipe)),
         Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {
             log_message(&format!(
                 "no process reads the pipe {}; events wait until one does",
                 shown_path(path)
             ));
-            Ok(None)
+            Ok(Some(pipe))
         }
         Err(error) => Err(error),
     }
@@ -279,8 +296,10 @@ fn remove_end(file: &mut File, written: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
     use std::io::Read as _;
     use std::os::fd::AsRawFd as _;
+    use std::os::unix::fs::PermissionsExt as _;
     use std::process::Command;
 
     use super::*;
@@ -305,9 +324,7 @@ mod tests {
         let path = folder.path().join("events");
         let mut events = EventTarget::open(&path).expect("it can be opened");
         events.append("first");
-        let Sink::File(TargetFile { file: Some(file), .. }) = &mut events.sink else {
-            panic!("a file")
-        };
+        let Sink::File(TargetFile { file, .. }) = &mut events.sink else { panic!("a file") };
         file.write_all(b"{\"ti").expect("room");
         assert!(remove_end(file, 4));
         assert_eq!(fs::read_to_string(&path).expect("the file"), "first\n");
@@ -383,16 +400,44 @@ mod tests {
     }
 
     #[test]
-    fn link_in_place_of_a_pipe_is_not_followed() {
+    fn what_is_in_place_of_a_pipe_gets_no_events() {
         let folder = tempfile::tempdir().expect("there is room");
         let (path, other) = (make_pipe(folder.path()), folder.path().join("other"));
+        let reader = OpenOptions::new().read(true).write(true).open(&path);
+        let mut reader = reader.expect("a pipe that is never without a writer");
+        let mut target = EventTarget::open(&path).expect("it has a reader");
+        fs::rename(&path, &other).expect("the folder is ours");
+        fs::write(&path, "").expect("the folder is ours");
+        target.append("one");
+        let mut read = [0; 4];
+        reader.read_exact(&mut read).expect("the event");
+        assert_eq!(&read, b"one\n");
+        assert_eq!(fs::read_to_string(&path).expect("it is there"), "");
+    }
+
+    #[test]
+    fn foreign_file_in_place_of_the_file_gets_no_events() {
+        let folder = tempfile::tempdir().expect("there is room");
+        let [path, other] = ["events", "other"].map(|name| folder.path().join(name));
+        let mut target = EventTarget::open(&path).expect("a new file");
+        // A further name of a file, in a folder that others may change.
+        fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).expect("it is ours");
         fs::write(&other, "").expect("the folder is ours");
-        let mut target = EventTarget::open(&path).expect("a pipe");
         fs::remove_file(&path).expect("it is there");
-        std::os::unix::fs::symlink(&other, &path).expect("the folder is ours");
+        fs::hard_link(&other, &path).expect("the folder is ours");
         target.append("one");
         assert_eq!(target.lost.load(Ordering::Relaxed), 1);
-        assert_eq!(fs::read_to_string(&other).expect("it is there"), "");
+        // Without it, the file is one that a rotation has created.
+        fs::remove_file(&other).expect("it is there");
+        target.append("two");
+        assert_eq!(fs::read_to_string(&path).expect("it is there"), "two\n");
+        // Nobody else may change the folder.
+        fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).expect("it is ours");
+        fs::write(&other, "").expect("the folder is ours");
+        fs::remove_file(&path).expect("it is there");
+        fs::hard_link(&other, &path).expect("the folder is ours");
+        target.append("three");
+        assert_eq!(fs::read_to_string(&other).expect("it is there"), "three\n");
     }
 
     fn make_pipe(folder: &Path) -> PathBuf {

@@ -31,7 +31,7 @@ pub struct EventLog {
 struct LoggedEvent {
     priority: Priority,
     line: String,
-    fields: [(&'static str, String); 18],
+    fields: [(&'static str, String); 19],
 }
 
 struct Journal;
@@ -76,6 +76,7 @@ impl EventLog {
             ("TOLLGATE_COMMAND", event.command.clone()),
             ("TOLLGATE_EXECUTABLE", event.executable.clone().unwrap_or_default()),
             ("TOLLGATE_UID", event.uid.to_string()),
+            ("TOLLGATE_USER", event.user.clone().unwrap_or_default()),
             ("TOLLGATE_PARENT_PID", event.parent_pid.map_or(String::new(), |pid| pid.to_string())),
             ("TOLLGATE_PARENT_COMMAND", event.parent_command.clone()),
             ("TOLLGATE_UNIT", event.unit.clone().unwrap_or_default()),

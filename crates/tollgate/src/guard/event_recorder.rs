@@ -1,7 +1,6 @@
 //! Makes the events of a session's report from the gate's records.
 
 use std::collections::BTreeMap;
-use std::fs;
 
 use kernel::clock::{now_ns, wall_clock};
 use kernel::guard::profile::window_symbols;
@@ -9,6 +8,7 @@ use kernel::wire;
 
 use super::activity::held_ns;
 use super::placement::UnitAndContainer;
+use super::program_file::executed_path;
 use super::report::GuardEvent;
 use super::tracked_program::{TrackedProgram, name};
 use crate::user;
@@ -21,8 +21,8 @@ pub struct EventRecorder {
     began_ns: u64,
     events: Vec<GuardEvent>,
     left_out: u64,
-    /// The names of users that have had events.
-    users: BTreeMap<u32, String>,
+    /// The names of the users of these events.
+    users: BTreeMap<u32, Option<String>>,
 }
 
 impl EventRecorder {
@@ -38,6 +38,7 @@ impl EventRecorder {
 
     /// The events since the last call of this function.
     pub fn take(&mut self) -> Vec<GuardEvent> {
+        self.users.clear();
         std::mem::take(&mut self.events)
     }
 
@@ -75,7 +76,7 @@ impl EventRecorder {
             program: program.path_text(),
             scope: program.scope.clone(),
             command: wire::text(&event.comm),
-            executable: executable(event.tgid),
+            executable: executed_path(event.tgid, &event.file),
             uid: event.uid,
             user,
             parent_pid: (event.parent != 0).then_some(event.parent),
@@ -96,19 +97,8 @@ impl EventRecorder {
     }
 
     fn user_name(&mut self, uid: u32) -> Option<String> {
-        if let Some(name) = self.users.get(&uid) {
-            return Some(name.clone());
-        }
-        let name = user::name(uid)?;
-        self.users.insert(uid, name.clone());
-        Some(name)
+        self.users.entry(uid).or_insert_with(|| user::name(uid)).clone()
     }
-}
-
-/// The file that a process executes.
-fn executable(pid: u32) -> Option<String> {
-    let path = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
-    Some(path.to_string_lossy().into_owned())
 }
 
 fn action_name(action: u32) -> &'static str {

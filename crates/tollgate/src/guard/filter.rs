@@ -118,7 +118,11 @@ impl ProgramFilter {
         for path in selected.iter().chain(named.iter().map(|it| &it.path)) {
             check_program(path)?;
         }
-        if let Some(both) = named.iter().find(|it| selected.contains(&it.path)) {
+        let is_selected = |it: &&ExemptProgram| {
+            let file = fs::metadata(&it.path);
+            file.is_ok_and(|file| selected.iter().any(|path| is_at(path, &file)))
+        };
+        if let Some(both) = named.iter().find(is_selected) {
             bail!("{} is both guarded (--exe) and exempt (--exempt)", shown_path(&both.path));
         }
         let never_held = NEVER_HELD.map(|path| ExemptProgram { path: path.into(), user: None });

@@ -92,8 +92,8 @@ pub struct GuardEvent {
     #[serde(default)]
     pub scope: Option<String>,
     pub command: String,
-    /// The path of the file that the process executes. It differs from `program` if it is a copy.
-    /// Null if the process had ended when Tollgate received the event.
+    /// The path of the file that the process executed. It differs from `program` for a copy. Null
+    /// if the process had ended, or executed another file, when Tollgate received the event.
     #[serde(default)]
     pub executable: Option<String>,
     /// The real user ID.

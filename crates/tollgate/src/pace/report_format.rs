@@ -59,7 +59,7 @@ pub fn milliseconds(ms: f64) -> String {
     }
 }
 
-/// Three significant digits, or all digits of a whole number.
+/// Three significant digits, at most six decimals, or all digits of a whole number.
 pub fn significant(value: f64) -> String {
     let digits = match value.abs() {
         _ if value.round() >= 1000.0 => return count(value.round() as u64),
@@ -69,7 +69,6 @@ pub fn significant(value: f64) -> String {
         value if value >= 0.1 => 3,
         value if value >= 0.01 => 4,
         value if value >= 0.001 => 5,
-        // The smallest value of a column.
         value if value > 0.0 => 6,
         _ => 3,
     };
@@ -120,6 +119,13 @@ mod tests {
     fn large_figures_have_separators() {
         let of = [0.12345, 1.2345, 12.345, 123.45, 999.6, 18e6, 18_446_744_073_709.6];
         let texts = ["0.123", "1.23", "12.3", "123", "1,000", "18,000,000", "18,446,744,073,710"];
+        assert_eq!(of.map(significant), texts);
+    }
+
+    #[test]
+    fn small_figures_have_digits() {
+        let of = [0.012345, 0.0012345, 0.00012345, 0.000012345, 0.0];
+        let texts = ["0.0123", "0.00123", "0.000123", "0.000012", "0.000"];
         assert_eq!(of.map(significant), texts);
     }
 
