@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use kernel::process::effective_user;
 use kernel::standard_stream::StandardStream;
 
 use crate::background_writer::{BackgroundWriter, WriteTarget};
@@ -141,8 +142,7 @@ fn open_successor(path: &Path, before: &Metadata) -> io::Result<File> {
     if !found.is_file() {
         return Err(io::Error::other("what is there now is not a file"));
     }
-    // SAFETY: takes nothing.
-    let own = unsafe { libc::geteuid() };
+    let own = effective_user();
     let folder = fs::metadata(path.parent().unwrap_or(Path::new("/")))?;
     let is_private = folder.uid() == own && folder.mode() & OTHERS_WRITE == 0;
     if !is_private && (found.nlink() > 1 || ![own, before.uid()].contains(&found.uid())) {
