@@ -21,6 +21,7 @@ static __always_inline void guard_report_event(struct thread_state *thread, u32 
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct session *session = session_at(thread->guard.session);
 	struct task_struct *parent = BPF_CORE_READ(task, real_parent, group_leader);
+	struct inode *file = BPF_CORE_READ(task, mm, exe_file, f_inode);
 
 	if (!event)
 		return;
@@ -40,11 +41,10 @@ static __always_inline void guard_report_event(struct thread_state *thread, u32 
 	event->precall = thread->guard.precall;
 	event->uid = bpf_get_current_uid_gid();
 	event->parent = 0;
-	event->unused = 0;
 	if (session)
 		event->parent = visible_pid(parent, session->pid_level);
-	__builtin_memset(&event->file, 0, sizeof(event->file));
-	program_file_of(task, &event->file);
+	event->device = BPF_CORE_READ(file, i_sb, s_dev);
+	event->inode = BPF_CORE_READ(file, i_ino);
 	bpf_probe_read_kernel(event->parent_comm, sizeof(event->parent_comm), &parent->comm);
 	bpf_probe_read_kernel(event->comm, sizeof(event->comm), &task->comm);
 	bpf_ringbuf_submit(event, BPF_RB_FORCE_WAKEUP);

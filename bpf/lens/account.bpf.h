@@ -186,7 +186,7 @@ static __noinline int lens_begin_to_run(struct thread_state *thread, u64 waited)
 	return 0;
 }
 
-/* Does the same for the current thread, if the gate was not told that it got a processor. */
+/* Does the same if the gate was not told of a processor that a new thread has got since. */
 static __always_inline void lens_reconcile_beginning(struct thread_state *thread,
 						     struct task_struct *task, u64 now)
 {
@@ -441,13 +441,12 @@ static __always_inline void lens_return_outside(struct switching *at)
 	u64 now = switch_ns(at), left = life->left_ns, queued, waited;
 
 	at->thread->lens_switch.switched_in_ns = now;
-	if (left && !life->left_runs) {
-		if (!at->task->sched_info.pcount)
-			lens_begin_to_run(at->thread, now - left);
-		else
-			lens_reconcile_beginning(at->thread, at->task, now);
+	if (left && !at->task->sched_info.pcount) {
+		lens_begin_to_run(at->thread, now - left);
 		return;
 	}
+	lens_reconcile_beginning(at->thread, at->task, now);
+	left = life->left_ns;
 	life->left_ns = 0;
 	/* The second case: it has run since, before the session began to see its switches. */
 	if (!left || life->left_runs != (u32)at->task->sched_info.pcount)

@@ -18,8 +18,8 @@ struct {
 } pace_counters SEC(".maps");
 
 /*
- * What a timer that interrupts pace_count_cycles() counts is less: 2^24 cycles are 3 ms at 5 GHz.
- * More than that is another counter, which a later session has opened.
+ * An interrupting timer counts fewer cycles than this, which are 3 ms at 5 GHz. With more, the
+ * counter is another one, which a later session has opened.
  */
 #define PACE_INTERRUPTED_MAX (1 << 24)
 

@@ -353,9 +353,9 @@ struct guard_event {
 	/* The parent of the process; 0: it is in another PID namespace. */
 	__u32 parent;
 	char parent_comm[COMM_LEN];
-	__u32 unused;
-	/* What the process executes, without the scope. */
-	struct guard_program file;
+	/* The file that the process executes: its device, and its inode number. */
+	__u32 device;
+	__u64 inode;
 };
 
 /* A thread's state: what the guard needs at each call. */

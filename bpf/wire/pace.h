@@ -195,8 +195,8 @@ struct pace_cpu {
 	/* 1: pace_counters has a counter of its cycles. User space sets it. */
 	__u32 has_counter;
 	/*
-	 * The slot of the thread with a task that has run on it since the counter was last read; 0:
-	 * there is none, or the counter was not read since it began.
+	 * The slot of the thread for which its counter was last read, as long as the thread has not
+	 * left the processor; 0: there is none.
 	 */
 	__u32 counted_slot;
 };

@@ -157,7 +157,7 @@ impl Tracking {
         if counters.read() == 0 {
             return;
         }
-        for cpu in 0..self.cpus.entries() {
+        for cpu in 0..cpus::possible() as u32 {
             field!(self.cpus, cpu, has_counter).write(0);
             // There is none for a processor that was offline, or does not have the event.
             let _ = gate.maps.get("pace_counters").delete(&cpu.to_ne_bytes());

@@ -159,7 +159,7 @@ impl KernelServices {
         let output = sockets.run(IteratorKind::Sockets)?;
         let mut sockets = records::<wire::service_socket_record>(&output);
         // A socket has a record for each of its descriptors. They differ if a thread has used it
-        // meanwhile. One that is just being closed has no number any more.
+        // meanwhile. One that is just being closed has no inode any more.
         sockets.retain(|socket| socket.inode != 0);
         sockets.sort_by_key(|socket| socket.inode);
         sockets.dedup_by_key(|socket| socket.inode);

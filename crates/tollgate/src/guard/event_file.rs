@@ -1,5 +1,6 @@
 //! The file of `daemon --events`, to which each event is appended as a line.
 
+use std::ffi::OsString;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Seek as _, Write as _};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
@@ -72,52 +73,103 @@ enum Sink {
 }
 
 struct TargetFile {
-    /// Without links, if the file is there.
+    /// As the user has given it.
     path: PathBuf,
-    /// Whether the file is at the path. It is not if a descriptor of a removed file was given
+    /// Where the file is. `None`: nowhere, because a descriptor of a removed file was given
     /// (`/proc/self/fd/3`).
-    is_at_path: bool,
+    place: Option<Place>,
     file: File,
-    /// `file` only refers to a pipe, which is opened for its first event, because that waits for a
+    /// `file` only refers to a pipe. It is opened for its first event, because that waits for a
     /// reader.
-    is_pipe_to_open: bool,
+    unopened: Option<UnopenedPipe>,
 }
 
-/// Whether this file is at the path, which is no link.
-fn is_at(path: &Path, file: &Metadata) -> bool {
-    fs::symlink_metadata(path)
-        .is_ok_and(|found| (found.dev(), found.ino()) == (file.dev(), file.ino()))
+struct UnopenedPipe {
+    /// If a process reads the pipe already, this keeps it from reading an end.
+    _writer: Option<File>,
 }
+
+/// The name of a file in its folder. The folder stays the same if another user who may change one
+/// above it replaces it by a link.
+struct Place {
+    folder: File,
+    name: OsString,
+}
+
+impl Place {
+    /// Where this file is. `None`: it is not at the path.
+    fn of(path: &Path, file: &Metadata) -> Option<Self> {
+        let path = path.canonicalize().ok()?;
+        let options = OpenOptions::new().read(true).custom_flags(libc::O_PATH).clone();
+        let folder = options.open(path.parent()?).ok()?;
+        let place = Self { folder, name: path.file_name()?.to_owned() };
+        place.has(file).then_some(place)
+    }
+
+    fn path(&self) -> PathBuf {
+        descriptor_path(&self.folder).join(&self.name)
+    }
+
+    /// Whether this file is there.
+    fn has(&self, file: &Metadata) -> bool {
+        fs::symlink_metadata(self.path())
+            .is_ok_and(|found| (found.dev(), found.ino()) == (file.dev(), file.ino()))
+    }
+
+    /// Opens what is there after the file was renamed or removed, or creates it. `owner`: that of
+    /// the file.
+    ///
+    /// # Errors
+    /// Also if it is a link or a pipe; and, in a folder that other users may change, if it belongs
+    /// to another user than this process and `owner`, or has a hard link.
+    fn open_successor(&self, owner: u32) -> io::Result<File> {
+        // O_NONBLOCK: the open of a pipe does not wait for its reader.
+        let file = open_file(&self.path(), libc::O_NOFOLLOW | libc::O_NONBLOCK)?;
+        let (found, folder) = (file.metadata()?, self.folder.metadata()?);
+        let own = effective_user();
+        let is_private = folder.uid() == own && folder.mode() & OTHERS_WRITE == 0;
+        if !found.is_file() {
+            return Err(io::Error::other("what is there now is not a file"));
+        }
+        if !is_private && (found.nlink() > 1 || ![own, owner].contains(&found.uid())) {
+            return Err(io::Error::other(
+                "what is there now may belong to another user, who can change the folder",
+            ));
+        }
+        Ok(file)
+    }
+}
+
+/// The permissions of a group and of others to write (inode(7)).
+const OTHERS_WRITE: u32 = 0o022;
 
 impl TargetFile {
     fn open(path: &Path) -> io::Result<Self> {
-        let pipe = refer_to_pipe(path)?;
-        let is_pipe_to_open = pipe.is_some();
-        let file = match pipe {
-            Some(pipe) => pipe,
-            None => open_file(path, 0)?,
+        let (file, unopened) = match refer_to_pipe(path)? {
+            Some((pipe, unopened)) => (pipe, Some(unopened)),
+            None => (open_file(path, 0)?, None),
         };
-        let opened = file.metadata()?;
-        let own = path.canonicalize().ok().filter(|own| is_at(own, &opened));
-        let is_at_path = own.is_some();
-        let path = own.unwrap_or_else(|| path.to_owned());
-        Ok(Self { path, is_at_path, file, is_pipe_to_open })
+        let place = Place::of(path, &file.metadata()?);
+        Ok(Self { path: path.to_owned(), place, file, unopened })
     }
 
     /// The open file. Returns whether this is another file than before, because that was renamed
     /// or removed, as by a rotation.
     fn current(&mut self) -> Result<(&mut File, bool)> {
-        if self.is_pipe_to_open {
-            // The pipe itself, whatever is at its path by now.
+        let (before, name) = (self.file.metadata()?, shown_path(&self.path));
+        let is_there = self.place.as_ref().is_none_or(|place| place.has(&before));
+        if self.unopened.is_some() {
+            if !is_there {
+                bail!("the pipe {name} was renamed or removed");
+            }
             self.file = OpenOptions::new().write(true).open(descriptor_path(&self.file))?;
-            self.is_pipe_to_open = false;
-        }
-        let before = self.file.metadata()?;
-        if !self.is_at_path || !before.is_file() || is_at(&self.path, &before) {
+            self.unopened = None;
             return Ok((&mut self.file, false));
         }
-        let name = shown_path(&self.path);
-        self.file = open_successor(&self.path, &before).with_context(|| {
+        let Some(place) = self.place.as_ref().filter(|_| before.is_file() && !is_there) else {
+            return Ok((&mut self.file, false));
+        };
+        self.file = place.open_successor(before.uid()).with_context(|| {
             format!("the file at {name} was renamed or removed, and cannot be created again")
         })?;
         log_message(&format!(
@@ -125,32 +177,6 @@ impl TargetFile {
         ));
         Ok((&mut self.file, true))
     }
-}
-
-/// The permissions of a group and of others to write (inode(7)).
-const OTHERS_WRITE: u32 = 0o022;
-
-/// Opens what is at the path of a file that was renamed or removed, or creates it.
-///
-/// # Errors
-/// Also if it is a link or a pipe; and, in a folder that other users may change, if it is a file of
-/// another user, or a further name of a file.
-fn open_successor(path: &Path, before: &Metadata) -> io::Result<File> {
-    // O_NONBLOCK: the open of a pipe does not wait for its reader.
-    let file = open_file(path, libc::O_NOFOLLOW | libc::O_NONBLOCK)?;
-    let found = file.metadata()?;
-    if !found.is_file() {
-        return Err(io::Error::other("what is there now is not a file"));
-    }
-    let own = effective_user();
-    let folder = fs::metadata(path.parent().unwrap_or(Path::new("/")))?;
-    let is_private = folder.uid() == own && folder.mode() & OTHERS_WRITE == 0;
-    if !is_private && (found.nlink() > 1 || ![own, before.uid()].contains(&found.uid())) {
-        return Err(io::Error::other(
-            "what is there now may be another user's, who can change the folder",
-        ));
-    }
-    Ok(file)
 }
 
 /// What the writer's thread writes to. An event that cannot be written is counted, and the next one
@@ -172,23 +198,23 @@ fn open_file(path: &Path, flags: i32) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).mode(0o600).custom_flags(flags).open(path)
 }
 
-/// Refers to the pipe at the path, without opening it. `None`: no pipe is there. Says if no process
-/// reads the pipe.
-fn refer_to_pipe(path: &Path) -> io::Result<Option<File>> {
-    let options = |flags| OpenOptions::new().read(true).custom_flags(flags).open(path);
-    let Ok(pipe) = options(libc::O_PATH) else { return Ok(None) };
+/// Refers to the pipe at the path. `None`: no pipe is there. Says if no process reads the pipe.
+fn refer_to_pipe(path: &Path) -> io::Result<Option<(File, UnopenedPipe)>> {
+    let Ok(pipe) = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path) else {
+        return Ok(None);
+    };
     if !pipe.metadata()?.file_type().is_fifo() {
         return Ok(None);
     }
     let itself = descriptor_path(&pipe);
     match OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(itself) {
-        Ok(_) => Ok(Some(pipe)),
+        Ok(writer) => Ok(Some((pipe, UnopenedPipe { _writer: Some(writer) }))),
         Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {
             log_message(&format!(
                 "no process reads the pipe {}; events wait until one does",
                 shown_path(path)
             ));
-            Ok(Some(pipe))
+            Ok(Some((pipe, UnopenedPipe { _writer: None })))
         }
         Err(error) => Err(error),
     }
@@ -404,15 +430,32 @@ mod tests {
         let folder = tempfile::tempdir().expect("there is room");
         let (path, other) = (make_pipe(folder.path()), folder.path().join("other"));
         let reader = OpenOptions::new().read(true).write(true).open(&path);
-        let mut reader = reader.expect("a pipe that is never without a writer");
         let mut target = EventTarget::open(&path).expect("it has a reader");
         fs::rename(&path, &other).expect("the folder is ours");
         fs::write(&path, "").expect("the folder is ours");
         target.append("one");
-        let mut read = [0; 4];
-        reader.read_exact(&mut read).expect("the event");
-        assert_eq!(&read, b"one\n");
+        assert_eq!(target.lost.load(Ordering::Relaxed), 1);
         assert_eq!(fs::read_to_string(&path).expect("it is there"), "");
+        // The pipe is back.
+        fs::rename(&other, &path).expect("the folder is ours");
+        target.append("two");
+        assert_eq!(target.lost.load(Ordering::Relaxed), 1);
+        let mut read = [0; 4];
+        reader.expect("a pipe").read_exact(&mut read).expect("the event");
+        assert_eq!(&read, b"two\n");
+    }
+
+    #[test]
+    fn reader_of_a_pipe_sees_no_end_before_the_first_event() {
+        let folder = tempfile::tempdir().expect("there is room");
+        let path = make_pipe(folder.path());
+        let nonblocking = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).clone();
+        let mut reader = nonblocking.open(&path).expect("a pipe");
+        let events = EventFile::open(&path).expect("it has a reader");
+        // 0 bytes would be an end.
+        let waits = reader.read(&mut [0; 4]).expect_err("no event has occurred");
+        assert_eq!(waits.kind(), io::ErrorKind::WouldBlock);
+        drop(events);
     }
 
     #[test]
@@ -420,24 +463,42 @@ mod tests {
         let folder = tempfile::tempdir().expect("there is room");
         let [path, other] = ["events", "other"].map(|name| folder.path().join(name));
         let mut target = EventTarget::open(&path).expect("a new file");
-        // A further name of a file, in a folder that others may change.
-        fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).expect("it is ours");
-        fs::write(&other, "").expect("the folder is ours");
-        fs::remove_file(&path).expect("it is there");
-        fs::hard_link(&other, &path).expect("the folder is ours");
+        let others_may = |mode| {
+            fs::set_permissions(folder.path(), Permissions::from_mode(mode)).expect("it is ours");
+        };
+        let link_in_place = || {
+            fs::write(&other, "").expect("the folder is ours");
+            fs::remove_file(&path).expect("it is there");
+            fs::hard_link(&other, &path).expect("the folder is ours");
+        };
+        others_may(0o777);
+        link_in_place();
         target.append("one");
         assert_eq!(target.lost.load(Ordering::Relaxed), 1);
-        // Without it, the file is one that a rotation has created.
+        // Without the other name, it is a file that a rotation has created.
         fs::remove_file(&other).expect("it is there");
         target.append("two");
         assert_eq!(fs::read_to_string(&path).expect("it is there"), "two\n");
         // Nobody else may change the folder.
-        fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).expect("it is ours");
-        fs::write(&other, "").expect("the folder is ours");
-        fs::remove_file(&path).expect("it is there");
-        fs::hard_link(&other, &path).expect("the folder is ours");
+        others_may(0o755);
+        link_in_place();
         target.append("three");
         assert_eq!(fs::read_to_string(&other).expect("it is there"), "three\n");
+    }
+
+    #[test]
+    fn link_in_place_of_the_folder_is_not_followed() {
+        let above = tempfile::tempdir().expect("there is room");
+        let [folder, moved, other] = ["logs", "moved", "other"].map(|name| above.path().join(name));
+        fs::create_dir(&folder).expect("there is room");
+        fs::create_dir(&other).expect("there is room");
+        let mut target = EventTarget::open(&folder.join("events")).expect("a new file");
+        fs::rename(&folder, &moved).expect("the folder is ours");
+        std::os::unix::fs::symlink(&other, &folder).expect("the folder is ours");
+        fs::remove_file(moved.join("events")).expect("it is there");
+        target.append("one");
+        assert!(!other.join("events").exists());
+        assert_eq!(fs::read_to_string(moved.join("events")).expect("it is there"), "one\n");
     }
 
     fn make_pipe(folder: &Path) -> PathBuf {

@@ -8,7 +8,6 @@ use kernel::wire;
 
 use super::activity::held_ns;
 use super::placement::UnitAndContainer;
-use super::program_file::executed_path;
 use super::report::GuardEvent;
 use super::tracked_program::{TrackedProgram, name};
 use crate::user;
@@ -52,6 +51,7 @@ impl EventRecorder {
         &mut self,
         event: &wire::guard_event,
         program: &mut TrackedProgram,
+        executable: Option<String>,
         retrains: bool,
     ) {
         if self.events.len() == MAX_EVENTS {
@@ -76,7 +76,7 @@ impl EventRecorder {
             program: program.path_text(),
             scope: program.scope.clone(),
             command: wire::text(&event.comm),
-            executable: executed_path(event.tgid, &event.file),
+            executable,
             uid: event.uid,
             user,
             parent_pid: (event.parent != 0).then_some(event.parent),

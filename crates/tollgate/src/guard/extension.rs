@@ -56,11 +56,12 @@ impl Guard {
     /// Handles an event of a tracked program.
     pub fn on_event(&mut self, event: &wire::guard_event) {
         let (limit, wire) = (self.programs.policy.anomaly_limit, self.programs.policy.wire);
+        let executable = self.programs.executed.of_event(event).map(str::to_owned);
         let Some((program, activity)) = self.programs.get_mut(event.profile_slot) else { return };
         activity.add(event);
         self.holds.on_event(event, program);
         let retrains = program.count_anomaly(event, &limit, wire.tolerize_limit, unix_now());
-        self.events.record(event, program, retrains);
+        self.events.record(event, program, executable, retrains);
         if retrains {
             activity.retrained += 1;
             print_retraining(program, &limit);

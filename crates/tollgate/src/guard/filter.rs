@@ -203,10 +203,16 @@ mod tests {
 
     #[test]
     fn guarded_program_is_not_exempt() {
-        let own = Path::new("/proc/self/exe");
-        let both = ProgramFilter::of_machine(&[own.to_owned()], &[at(own)]);
-        let refused = both.map(drop).expect_err("it contradicts itself").to_string();
-        assert!(refused.contains("is both guarded (--exe) and exempt (--exempt)"), "{refused}");
+        let folder = tempfile::tempdir().expect("there is room");
+        let [program, link] = ["program", "link"].map(|name| folder.path().join(name));
+        fs::write(&program, "").expect("the folder is ours");
+        fs::set_permissions(&program, Permissions::from_mode(0o700)).expect("the file is ours");
+        fs::hard_link(&program, &link).expect("the folder is ours");
+        for other in [&program, &link] {
+            let both = ProgramFilter::of_machine(&[program.clone()], &[at(other)]);
+            let refused = both.map(drop).expect_err("it contradicts itself").to_string();
+            assert!(refused.contains("is both guarded (--exe) and exempt (--exempt)"), "{refused}");
+        }
     }
 
     #[test]

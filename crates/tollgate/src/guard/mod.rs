@@ -13,6 +13,7 @@ mod event_file;
 mod event_log;
 mod event_recorder;
 mod events;
+mod executed_files;
 mod extension;
 mod file_digests;
 mod filter;

@@ -175,6 +175,7 @@ impl ProgramTable {
                 && is_selected
             {
                 let key = key(&metadata, self.session, scope.number);
+                self.executed.set(&key, &path);
                 preloaded.push((key, IdentifiedProgram { path, is_exempt, identity }));
             }
         }

@@ -41,15 +41,6 @@ pub fn is_running(pid: u32, file: &fs::Metadata) -> bool {
         .is_ok_and(|running| (running.dev(), running.ino()) == (file.dev(), file.ino()))
 }
 
-/// The path of the file that a process executes. `None`: the process has ended, or executes another
-/// file than this one by now.
-pub fn executed_path(pid: u32, key: &wire::guard_program) -> Option<String> {
-    let link = PathBuf::from(format!("/proc/{pid}/exe"));
-    let is_its = fs::metadata(&link).is_ok_and(|file| is_same_file(&file, key));
-    let path = file_of_link(&link).filter(|_| is_its)?;
-    Some(path.to_string_lossy().into_owned())
-}
-
 /// Opens the file that was executed: that of the process, if the process still runs, or the one at
 /// the path. The file is compared with the record, because both may change at any time.
 ///
@@ -94,17 +85,6 @@ pub fn file_of_link(link: &Path) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn executed_path_is_that_of_the_file() {
-        let own = fs::metadata("/proc/self/exe").expect("it runs");
-        let path = fs::read_link("/proc/self/exe").expect("it runs");
-        let key = key(&own, 1, 0);
-        let executed = |key| executed_path(std::process::id(), key);
-        assert_eq!(executed(&key).as_deref(), path.to_str());
-        // The process executed another file when the event occurred.
-        assert_eq!(executed(&wire::guard_program { inode: key.inode + 1, ..key }), None);
-    }
 
     #[test]
     fn name_may_end_like_that_of_a_deleted_file() {

@@ -14,6 +14,7 @@ use super::activity::Activity;
 use super::baseline::{BaselineId, Digest};
 use super::clock::unix_now;
 use super::ended_programs::EndedPrograms;
+use super::executed_files::ExecutedFiles;
 use super::file_digests::FileDigests;
 use super::identifier::{FileFacts, Found, Identifier, StartedProgram};
 use super::policy::Policy;
@@ -38,6 +39,7 @@ pub struct ProgramTable {
     pub(super) scopes: SessionScopes,
     pub(super) digests: FileDigests,
     identifier: Identifier,
+    pub(super) executed: ExecutedFiles,
     /// Programs whose files could not be opened any more.
     pub(super) ended: EndedPrograms,
     /// Programs whose files could not be hashed.
@@ -79,6 +81,7 @@ impl ProgramTable {
             profile_slots: BTreeMap::new(),
             scopes,
             digests,
+            executed: ExecutedFiles::default(),
             ended: EndedPrograms::default(),
             unidentified: 0,
             selected_files: Vec::new(),
@@ -188,7 +191,8 @@ impl ProgramTable {
         gate: &Gate,
         record: &wire::guard_program_record,
     ) -> Result<()> {
-        let path = kernel_text::path(&record.path).into();
+        let path = PathBuf::from(kernel_text::path(&record.path));
+        self.executed.set(&record.program, &path);
         let profile = ProfileTable::new(gate).profile(record.profile_slot)?;
         let program = TrackedProgram::new(profile, path);
         self.programs.insert(record.profile_slot, (program, Activity::default()));
@@ -240,6 +244,8 @@ impl ProgramTable {
         facts: &FileFacts,
     ) -> Result<bool> {
         let (key, slot) = (&program.record.program, program.record.profile_slot);
+        // The path in the record may be shortened.
+        self.executed.set(key, &facts.path);
         ExemptFiles::new(gate, self.session).set(key, &facts.executors)?;
         if let Some((program, _)) = self.programs.get(&slot) {
             program.profile.set_identified();

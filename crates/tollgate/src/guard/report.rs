@@ -93,7 +93,7 @@ pub struct GuardEvent {
     pub scope: Option<String>,
     pub command: String,
     /// The path of the file that the process executed. It differs from `program` for a copy. Null
-    /// if the process had ended, or executed another file, when Tollgate received the event.
+    /// if it is not known.
     #[serde(default)]
     pub executable: Option<String>,
     /// The real user ID.

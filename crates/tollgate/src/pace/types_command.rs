@@ -59,7 +59,8 @@ pub fn types(arguments: &TypesArguments) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if types.is_empty() {
-        output.write("no type of tasks has stored samples\n")?;
+        let folder = shown_path(&arguments.store.folder);
+        output.write(&format!("no samples are stored in {folder}\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut text =
