@@ -133,6 +133,56 @@ fn woken_exempt_program_does_not_work_on_a_task() {
     assert!(alone < all / 2, "{alone} and {all} ns");
 }
 
+/// The child of a fork works on the task of its parent.
+#[test]
+fn work_follows_over_processes_that_are_forked() {
+    let script = "with tollgate_pace.TaskType('reply').begin():\n\
+         \x20   if os.fork() == 0:\n\
+         \x20       while time.process_time() < 0.05: pass\n\
+         \x20       os._exit(0)\n\
+         \x20   os.wait()\n";
+    let watched = watch_command(Some(NO_RULE), python(script));
+    assert_eq!(watched.only_type().1, 1);
+    watched.assert_work("work", watched.cpu_ns(None), 50_000_000, 1);
+}
+
+/// Each tick works before and after it waits for the reply of another process.
+#[test]
+fn wait_for_a_socket_ends_a_task_unless_the_rule_includes_waits() {
+    const TICK: &str = "[[rule]]\nname = \"tick\"\ncalls = [\"nanosleep\", \"clock_nanosleep\"]\n\
+        deadline-ms = 1000\n";
+    const TICKS: usize = 10;
+    let script = format!(
+        "import select, socket\n\
+         ours, theirs = socket.socketpair()\n\
+         if os.fork() == 0:\n\
+         \x20   for _ in range({TICKS}):\n\
+         \x20       theirs.recv(1)\n\
+         \x20       select.select([], [], [], 0.002)\n\
+         \x20       theirs.send(b'.')\n\
+         \x20   os._exit(0)\n\
+         def work():\n\
+         \x20   end = time.thread_time() + 0.004\n\
+         \x20   while time.thread_time() < end: pass\n\
+         for _ in range({TICKS}):\n\
+         \x20   time.sleep(0.003)\n\
+         \x20   work()\n\
+         \x20   ours.send(b'.')\n\
+         \x20   ours.recv(1)\n\
+         \x20   work()\n\
+         time.sleep(0.003)\n"
+    );
+    let watched = |rules: &str| watch_command(Some(rules), python(&script));
+    let all = TICKS as u64 * 8_000_000;
+    let ended = watched(TICK);
+    // Half of the work comes after the wait. The last task begins after the last sleep.
+    assert_eq!(ended.only_type().1, TICKS as u64 + 1);
+    assert!(ended.cpu_ns(None) < all / 4 * 3 + ended.stolen_ns, "{}", ended.pace);
+    let continued = watched(&format!("{TICK}includes-waits = true\n"));
+    assert_eq!(continued.only_type().1, TICKS as u64 + 1);
+    assert!(continued.cpu_ns(None) >= all / 100 * 98, "{}", continued.pace);
+}
+
 #[test]
 fn process_does_not_end_tasks_of_another_one() {
     // The child has a copy of the parent's task, and tries to end it.

@@ -117,13 +117,16 @@ pub fn utilization_clamp() -> Finding {
     clamp_in(Path::new("/"))
 }
 
+/// Of actuators that no machine at hand has.
+const SIMULATED: &str = "tested with simulated files only";
+
 /// `root` is `/` except in tests, as in the next function.
 fn preference_in(root: &Path) -> Finding {
     let domains = cpufreq::domains(root).unwrap_or_default();
     let has_it = |domain: &FrequencyDomain| Actuator::Preference.is_available(root, domain);
     match &domains[..] {
         [] => Finding::no("no frequency domain"),
-        domains if domains.iter().all(has_it) => Finding::yes(""),
+        domains if domains.iter().all(has_it) => Finding::yes(SIMULATED),
         _ => Finding::no("a domain has none, or only one"),
     }
 }
@@ -135,7 +138,7 @@ fn clamp_in(root: &Path) -> Finding {
     }
     match &cpufreq::domains(root).unwrap_or_default()[..] {
         [] => Finding::no("no frequency domain").remedy("cpufreq, as above"),
-        [domain] if Actuator::Clamp.is_available(root, domain) => Finding::yes(""),
+        [domain] if Actuator::Clamp.is_available(root, domain) => Finding::yes(SIMULATED),
         [domain] => Finding::no(format!("the governor is {}, not schedutil", domain.governor))
             .remedy("the governor schedutil"),
         domains => Finding::no(format!("{} frequency domains, not one", domains.len()))

@@ -89,9 +89,9 @@ pub fn simulation_text(report: &SimulateReport, top: usize) -> String {
         }
     }
     out += "
-The energy is modelled from the power of the levels. It is what the tasks use beyond an idle
-processor. Figures in brackets are 95 % intervals. A policy meets the target if its share of missed
-tasks is at most 1.5 percentage points above what the target allows.
+The energy of a task is modelled from the power of the levels. It is what the task uses beyond an
+idle processor. Figures in brackets are 95 % intervals. A policy meets the target if its share of
+missed tasks is at most 1.5 percentage points above what the target allows.
 ";
     out
 }
@@ -126,7 +126,7 @@ fn policies_text(out: &mut String, kind: &TypeReport) {
     let _ = writeln!(
         out,
         "{:<13} {:>12} {:>26} {:>26}",
-        "policy", "mJ a task", "% of fastest", "% missed"
+        "policy", "modelled mJ", "% of fastest", "% missed"
     );
     for row in &kind.policies {
         let per_task = row.modelled_energy_j * 1e3 / kind.judged as f64;

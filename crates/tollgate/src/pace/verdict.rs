@@ -106,10 +106,10 @@ impl PaceVerdict {
         let other = format!("{against}, the cheapest other policy that meets the target");
         match self.kind {
             VerdictKind::Less => {
-                format!("Pace needs {} less energy than {other}.", self.difference(-1.0))
+                format!("Pace needs {} less modelled energy than {other}.", self.difference(-1.0))
             }
             VerdictKind::More => {
-                format!("Pace needs {} more energy than {other}.", self.difference(1.0))
+                format!("Pace needs {} more modelled energy than {other}.", self.difference(1.0))
             }
             VerdictKind::MissesTarget => {
                 format!("Pace misses more deadlines than the target allows, unlike {other}.")
@@ -117,7 +117,7 @@ impl PaceVerdict {
             VerdictKind::NoDifference => {
                 format!("The difference from {other}, is not clear: {}.", self.difference(1.0))
             }
-            VerdictKind::Same => format!("Pace needs as much energy as {other}."),
+            VerdictKind::Same => format!("Pace needs as much modelled energy as {other}."),
             VerdictKind::NoWork => {
                 "The tasks in the second half did no work, so there is no verdict.".into()
             }
@@ -197,11 +197,11 @@ mod tests {
         let than = "fastest, the cheapest other policy that meets the target.";
         assert_eq!(
             verdict(0.9, 10, 1, 0.5).sentence(),
-            format!("Pace needs 50.0 % [50.0, 50.0] less energy than {than}")
+            format!("Pace needs 50.0 % [50.0, 50.0] less modelled energy than {than}")
         );
         assert_eq!(
             verdict(0.9, 10, 1, 0.9999).sentence(),
-            format!("Pace needs as much energy as {than}")
+            format!("Pace needs as much modelled energy as {than}")
         );
         assert_eq!(
             verdict(0.9, 0, 1, 0.5).sentence(),
