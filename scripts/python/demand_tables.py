@@ -29,7 +29,7 @@ def missed(policy):
 
 
 def energy(policy):
-    estimate, low, high = percent(policy["of_fastest"])
+    estimate, low, high = percent(policy["modelled_of_fastest"])
     interval = "" if policy["policy"] == "fastest" else f" [{low:.1f}, {high:.1f}]"
     return f"{estimate:.1f}{interval}{missed(policy)}"
 
@@ -39,7 +39,7 @@ def verdict(of_type):
     found = of_type["verdict"]
     if found["verdict"] not in ("more", "less"):
         return found["verdict"].replace("-", " ")
-    estimate, low, high = (ratio - 100 for ratio in percent(found["of_other"]))
+    estimate, low, high = (ratio - 100 for ratio in percent(found["modelled_of_other"]))
     return f"{estimate:+.1f} % [{low:.1f}, {high:.1f}] ({found['against']})"
 
 

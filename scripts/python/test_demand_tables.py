@@ -13,7 +13,11 @@ import demand_tables
 def policy(name, estimate, missed):
     return {
         "policy": name,
-        "of_fastest": {"estimate": estimate, "low": estimate - 0.01, "high": estimate + 0.01},
+        "modelled_of_fastest": {
+            "estimate": estimate,
+            "low": estimate - 0.01,
+            "high": estimate + 0.01,
+        },
         "missed": missed,
         "missed_share": {"estimate": missed / 200, "low": 0, "high": 0.0125},
     }
@@ -37,7 +41,7 @@ RESULT = {
                     {
                         "verdict": "less",
                         "against": "flat",
-                        "of_other": {"estimate": 0.95, "low": 0.94, "high": 0.96},
+                        "modelled_of_other": {"estimate": 0.95, "low": 0.94, "high": 0.96},
                     }
                 )
             ]

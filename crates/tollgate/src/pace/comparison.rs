@@ -230,7 +230,7 @@ impl SimulatedSet {
             PolicyRow {
                 policy: policy.name,
                 modelled_energy_j: energies.iter().sum(),
-                of_fastest: ratio.map(ReportedInterval::from),
+                modelled_of_fastest: ratio.map(ReportedInterval::from),
                 missed,
                 missed_share: ReportedInterval::of_share(missed, met.len() as u64),
                 overlapped: self.of_kind(kind, &policy.overlapped).filter(|is_so| *is_so).count(),

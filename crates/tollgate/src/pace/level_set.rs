@@ -77,7 +77,7 @@ pub struct LevelRow {
     pub mhz: f64,
     pub watts: f64,
     /// The energy of a million cycles beyond that of an idle processor.
-    pub millijoules_per_million_cycles: f64,
+    pub modelled_mj_per_million_cycles: f64,
     /// Null for the fastest level.
     pub efficiency: Option<f64>,
     pub worthwhile: bool,
@@ -89,7 +89,7 @@ impl LevelRow {
         let row = |(index, level): (usize, &::pace::Level)| Self {
             mhz: level.hz / 1e6,
             watts: level.watts,
-            millijoules_per_million_cycles: (level.watts - levels.idle_watts()) / level.hz * 1e9,
+            modelled_mj_per_million_cycles: (level.watts - levels.idle_watts()) / level.hz * 1e9,
             efficiency: levels.efficiency(index),
             worthwhile: levels.worthwhile().contains(level),
         };

@@ -86,7 +86,7 @@ fn text(set: &SetReport) -> String {
             "{:>9} {:>9.3} {:>21.3} {:>11}  {}",
             level.mhz,
             level.watts,
-            level.millijoules_per_million_cycles,
+            level.modelled_mj_per_million_cycles,
             efficiency,
             if level.worthwhile { "yes" } else { "no" }
         );

@@ -77,8 +77,14 @@ fn picture(
         cycles.sort_by(f64::total_cmp);
         work(&panels[0], &cycles)?;
         schedules(&panels[1], set, kind, report.deadline_ms)?;
-        let of_fastest = |row: &PolicyRow| row.of_fastest;
-        bars(&panels[2], "Energy (modelled), % of fastest", &report.policies, of_fastest, &[])?;
+        let modelled_of_fastest = |row: &PolicyRow| row.modelled_of_fastest;
+        bars(
+            &panels[2],
+            "Energy (modelled), % of fastest",
+            &report.policies,
+            modelled_of_fastest,
+            &[],
+        )?;
         let missed = |row: &PolicyRow| row.missed_share;
         let allowed = 1.0 - report.target;
         let lines = [allowed, allowed + TARGET_TOLERANCE].map(|share| share * 100.0);
@@ -290,7 +296,7 @@ mod tests {
         let row = PolicyRow {
             policy: PolicyName::Fastest,
             modelled_energy_j: 1.0,
-            of_fastest: None,
+            modelled_of_fastest: None,
             missed: 0,
             missed_share: ReportedInterval::of_share(0, 20),
             overlapped: 0,
@@ -301,7 +307,7 @@ mod tests {
                 SVGBackend::with_string(&mut text, (WIDTH, PANEL_HEIGHT)).into_drawing_area();
             let rows = [row.clone(), row];
             bars(&panel, "title", &rows, |row| row.missed_share, &[99.0]).unwrap();
-            bars(&panel, "title of nothing", &rows, |row| row.of_fastest, &[]).unwrap();
+            bars(&panel, "title of nothing", &rows, |row| row.modelled_of_fastest, &[]).unwrap();
         }
         let has = |expected: &str| text.lines().any(|line| line.trim() == expected);
         assert!(has("80") && has("title") && has("title of nothing: not known"), "{text}");

@@ -78,7 +78,7 @@ pub struct PolicyRow {
     /// The energy of all judged tasks beyond that of an idle processor.
     pub modelled_energy_j: f64,
     /// The energy as a fraction of that of the fastest speed.
-    pub of_fastest: Option<ReportedInterval>,
+    pub modelled_of_fastest: Option<ReportedInterval>,
     /// The number of judged tasks that missed their deadlines.
     pub missed: u64,
     pub missed_share: Option<ReportedInterval>,

@@ -135,7 +135,7 @@ fn policies_text(out: &mut String, kind: &TypeReport) {
             "{:<13} {:>12} {:>26} {:>26}",
             row.policy.name(),
             significant(per_task),
-            or_dash(row.of_fastest, interval),
+            or_dash(row.modelled_of_fastest, interval),
             or_dash(row.missed_share, interval),
         );
     }

@@ -21,7 +21,7 @@ pub struct PaceVerdict {
     /// The other policy.
     pub against: Option<PolicyName>,
     /// The energy of pace as a fraction of that of the other policy.
-    pub of_other: Option<ReportedInterval>,
+    pub modelled_of_other: Option<ReportedInterval>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -92,12 +92,12 @@ impl PaceVerdict {
             Some(ReportedInterval { low, .. }) if low > 1.0 => VerdictKind::More,
             Some(_) => VerdictKind::NoDifference,
         };
-        Self { kind, against: Some(best.policy), of_other: ratio }
+        Self { kind, against: Some(best.policy), modelled_of_other: ratio }
     }
 
     /// A verdict without another policy to compare pace with.
     fn without_other(kind: VerdictKind) -> Self {
-        Self { kind, against: None, of_other: None }
+        Self { kind, against: None, modelled_of_other: None }
     }
 
     /// The verdict as text.
@@ -141,7 +141,7 @@ impl PaceVerdict {
                 .map(|value| tenths(sign * (value - 1.0) * 100.0));
             if sign < 0.0 { format!("{a} % [{c}, {b}]") } else { format!("{a} % [{b}, {c}]") }
         };
-        or_dash(self.of_other, difference)
+        or_dash(self.modelled_of_other, difference)
     }
 }
 
@@ -156,7 +156,7 @@ mod tests {
         let row = |policy, missed| PolicyRow {
             policy,
             modelled_energy_j: energies(policy).iter().sum(),
-            of_fastest: None,
+            modelled_of_fastest: None,
             missed,
             missed_share: ReportedInterval::of_share(missed, 10),
             overlapped: 0,
@@ -180,7 +180,7 @@ mod tests {
         let idle_row = |policy| PolicyRow {
             policy,
             modelled_energy_j: 0.0,
-            of_fastest: None,
+            modelled_of_fastest: None,
             missed: 0,
             missed_share: ReportedInterval::of_share(0, 10),
             overlapped: 0,
