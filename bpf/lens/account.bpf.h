@@ -186,7 +186,7 @@ static __noinline int lens_begin_to_run(struct thread_state *thread, u64 waited)
 	return 0;
 }
 
-/* Does the same if the gate was not told of a processor that a new thread has got since. */
+/* Calls lens_begin_to_run() for a new thread whose first switch in was not reported. */
 static __always_inline void lens_reconcile_beginning(struct thread_state *thread,
 						     struct task_struct *task, u64 now)
 {
