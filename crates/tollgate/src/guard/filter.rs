@@ -209,7 +209,7 @@ mod tests {
         fs::set_permissions(&program, Permissions::from_mode(0o700)).expect("the file is ours");
         fs::hard_link(&program, &link).expect("the folder is ours");
         for other in [&program, &link] {
-            let both = ProgramFilter::of_machine(&[program.clone()], &[at(other)]);
+            let both = ProgramFilter::of_machine(std::slice::from_ref(&program), &[at(other)]);
             let refused = both.map(drop).expect_err("it contradicts itself").to_string();
             assert!(refused.contains("is both guarded (--exe) and exempt (--exempt)"), "{refused}");
         }
