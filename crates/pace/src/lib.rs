@@ -44,6 +44,6 @@ pub use schedule::{Goal, Schedule, Step, flat, lambda_rule};
 pub use task_rules::{
     ACTUATORS, BEGINNING_CALLS, BeginningResult, COMPARED_PROGRAM_LEN, CycleCounter, DEADLINE_MS,
     DEFAULT_GOAL, DescriptorKind, MAX_EXEMPT, MAX_RULES, MAX_TYPE_NAME, MAX_USERS, ProgramType,
-    QuotedName, TARGET, TaskRule, TaskRules, is_same_program,
+    TARGET, TaskRule, TaskRules, is_same_program,
 };
 pub use whole_steps::least_energy;

@@ -24,8 +24,8 @@ use toml_reader::{At, Problem, Problems, TableReader};
 use crate::rule_checks;
 use crate::task_rules::{
     ACTUATORS, BEGINNING_CALLS, COMPARED_PROGRAM_LEN, CycleCounter, DEADLINE_MS, DEFAULT_GOAL,
-    DescriptorKind, MAX_EXEMPT, MAX_RULES, MAX_TYPE_NAME, MAX_USERS, ProgramType, QuotedName,
-    TARGET, TaskRule, TaskRules, is_same_program,
+    DescriptorKind, MAX_EXEMPT, MAX_RULES, MAX_TYPE_NAME, MAX_USERS, ProgramType, TARGET, TaskRule,
+    TaskRules, is_same_program,
 };
 
 const CALLS_HELP: &str = "a task begins when one of these calls returns: calls = [\"epoll_wait\"]";
@@ -39,7 +39,8 @@ pub fn parse_task_rules(text: &str) -> Result<TaskRules, Problems> {
     let mut problems = Problems::new();
     let mut reader = TableReader::new(document.get_ref(), document.span(), &mut problems);
     let help = "give a built-in set, or a file: levels = \"rk3399-a72\"";
-    let levels = reader.with_help(help, |reader| reader.string("levels")).map(QuotedName::from);
+    let levels =
+        reader.with_help(help, |reader| reader.string("levels")).map(|at| at.map(str::to_owned));
     let actuator = read_actuator(&mut reader);
     let cycle_counter = read_cycle_counter(&mut reader);
     let exempt = read_exempt(&mut reader);
@@ -78,7 +79,7 @@ pub fn parse_task_rules(text: &str) -> Result<TaskRules, Problems> {
     }
 }
 
-fn read_actuator(reader: &mut TableReader<'_, '_>) -> Option<String> {
+fn read_actuator(reader: &mut TableReader<'_, '_>) -> Option<At<String>> {
     let help = format!("the actuators are {}: actuator = \"bounds\"", ACTUATORS.join(", "));
     let named = reader.with_help(&help, |reader| reader.string("actuator"))?;
     if !ACTUATORS.contains(&named.value) {
@@ -86,21 +87,20 @@ fn read_actuator(reader: &mut TableReader<'_, '_>) -> Option<String> {
         reader.suggest(Problem::new(named.span, text), named.value, ACTUATORS.into_iter());
         return None;
     }
-    Some(named.value.to_owned())
+    Some(named.map(str::to_owned))
 }
 
-fn read_cycle_counter(reader: &mut TableReader<'_, '_>) -> CycleCounter {
+fn read_cycle_counter(reader: &mut TableReader<'_, '_>) -> Option<At<CycleCounter>> {
     const KEY: &str = "cycle-counter";
     let help = "give \"cpu-cycles\", \"none\", or an event of perf: cycle-counter = \
         \"msr/config=1/\"";
-    let Some(named) = reader.with_help(help, |reader| reader.string(KEY)) else {
-        return CycleCounter::default();
-    };
-    CycleCounter::of_name(named.value).unwrap_or_else(|| {
+    let named = reader.with_help(help, |reader| reader.string(KEY))?;
+    let Some(counter) = CycleCounter::of_name(named.value) else {
         let text = format!("{:?} is no counter of cycles", named.value);
         reader.problem(Problem::new(named.span, text).help(help));
-        CycleCounter::default()
-    })
+        return None;
+    };
+    Some(named.map(|_| counter))
 }
 
 fn read_exempt(reader: &mut TableReader<'_, '_>) -> Vec<String> {
@@ -118,7 +118,7 @@ fn read_exempt(reader: &mut TableReader<'_, '_>) -> Vec<String> {
     named.into_iter().map(|at| at.value.to_owned()).collect()
 }
 
-fn read_users(reader: &mut TableReader<'_, '_>) -> Option<Vec<QuotedName>> {
+fn read_users(reader: &mut TableReader<'_, '_>) -> Option<Vec<At<String>>> {
     let help = "give names or numeric user IDs: users = [\"media\", \"1000\"]";
     let named = reader.with_help(help, |reader| reader.strings("users"))?;
     if let Some(user) = named.get(MAX_USERS) {
@@ -130,7 +130,7 @@ fn read_users(reader: &mut TableReader<'_, '_>) -> Option<Vec<QuotedName>> {
     for user in &named {
         rule_checks::check_user(reader, user);
     }
-    Some(named.into_iter().map(QuotedName::from).collect())
+    Some(named.into_iter().map(|at| at.map(str::to_owned)).collect())
 }
 
 /// The name of a rule or type, and the program whose tasks it is about.
@@ -313,12 +313,15 @@ deadline-ms = 20
 ";
         let TaskRules { levels, actuator, cycle_counter, exempt, users, rules, types } =
             parse_task_rules(text).unwrap();
-        assert_eq!((actuator.as_deref(), exempt), (Some("bounds"), vec!["sshd".to_owned()]));
-        assert_eq!(cycle_counter, CycleCounter::Event { pmu: "msr".into(), config: 1 });
-        let users: Vec<_> = users.unwrap().into_iter().map(|user| user.name).collect();
+        let of = |at: Option<At<String>>| at.map(|at| (at.value, &text[at.span]));
+        assert_eq!(of(actuator), Some(("bounds".to_owned(), "\"bounds\"")));
+        assert_eq!(of(levels), Some(("rk3399-a72".to_owned(), "\"rk3399-a72\"")));
+        let counter = cycle_counter.unwrap();
+        assert_eq!(counter.value, CycleCounter::Event { pmu: "msr".into(), config: 1 });
+        assert_eq!(&text[counter.span], "\"msr/config=0x1/\"");
+        assert_eq!(exempt, ["sshd"]);
+        let users: Vec<_> = users.unwrap().into_iter().map(|user| user.value).collect();
         assert_eq!(users, ["media", "1000"]);
-        let levels = levels.unwrap();
-        assert_eq!((levels.name.as_str(), &text[levels.span]), ("rk3399-a72", "\"rk3399-a72\""));
         assert_eq!(types[0].name, "request");
         assert_eq!((types[0].deadline_ms, types[0].target), (20.0, 0.95));
         assert_eq!((rules[0].deadline_ms, rules[0].target), (50.0, 0.95));

@@ -1,6 +1,6 @@
 //! Rules by which tasks begin, and the deadlines of tasks.
 
-use std::ops::{Range, RangeInclusive};
+use std::ops::RangeInclusive;
 
 use toml_reader::At;
 
@@ -146,21 +146,6 @@ pub struct ProgramType {
     pub target: f64,
 }
 
-/// A name in a file that is resolved outside of it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct QuotedName {
-    /// The name.
-    pub name: String,
-    /// Its byte range in the file.
-    pub span: Range<usize>,
-}
-
-impl From<At<&str>> for QuotedName {
-    fn from(at: At<&str>) -> Self {
-        Self { name: at.value.to_owned(), span: at.span }
-    }
-}
-
 /// What counts the cycles of tasks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum CycleCounter {
@@ -205,16 +190,16 @@ impl CycleCounter {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TaskRules {
     /// The set of levels: the name of a built-in one, or a file. `None`: that of the machine.
-    pub levels: Option<QuotedName>,
+    pub levels: Option<At<String>>,
     /// The entry of [`ACTUATORS`] by which speeds are set. `None`: the best one of the machine.
-    pub actuator: Option<String>,
-    /// What counts the cycles of tasks.
-    pub cycle_counter: CycleCounter,
+    pub actuator: Option<At<String>>,
+    /// What counts the cycles of tasks. `None`: [`CycleCounter::Available`].
+    pub cycle_counter: Option<At<CycleCounter>>,
     /// The file names of the executables that have no tasks.
     pub exempt: Vec<String>,
     /// The names or numbers of the users whose programs may begin tasks themselves, besides those
     /// of root. `None`: the file does not say.
-    pub users: Option<Vec<QuotedName>>,
+    pub users: Option<Vec<At<String>>>,
     /// In the order of the file. The first rule that matches decides.
     pub rules: Vec<TaskRule>,
     /// In the order of the file. The first one that matches decides.

@@ -9,11 +9,19 @@ use toml::de::{DeArray, DeTable, DeValue};
 use crate::problem::{Problem, Problems};
 
 /// A value and its byte range.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct At<T> {
     /// The value.
     pub value: T,
     /// The byte range of the value in the file.
     pub span: Range<usize>,
+}
+
+impl<T> At<T> {
+    /// Another value in the place of this one.
+    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> At<U> {
+        At { value: change(self.value), span: self.span }
+    }
 }
 
 /// Reads the keys of a table, and collects the problems.

@@ -52,7 +52,8 @@ fn blocked_time_has_the_stacks_of_sleeps() {
 
 #[test]
 fn processor_time_has_the_stacks_of_long_reads() {
-    let (stacks, report) = folded("--flame-cpu", "spin-read 10");
+    // It lives until Tollgate has read its mappings, also on a busy machine.
+    let (stacks, report) = folded("--flame-cpu", "spin-read-then-sleep 10 2000");
     let is_read = |stack: &[String]| stack.iter().any(|frame| frame == "read");
     let is_zeroed =
         |stack: &[String]| is_read(stack) && stack.iter().any(|frame| frame == "read_zero_[k]");

@@ -164,6 +164,8 @@ pub const WORKLOADS: &[Workload] = &[
         "Reads and writes known numbers of bytes in files of DIR, pipes and sockets; prints JSON."),
     workload("spin-read", "TIMES", reading::spin_read,
         "Reads 64 MiB from /dev/zero TIMES times, one call each; prints JSON."),
+    workload("spin-read-then-sleep", "TIMES MS", reading::spin_read_then_sleep,
+        "Does as spin-read, prints nothing, and sleeps MS ms."),
     workload("starved", "TIMES CPU", reading::starved,
         "Does as spin-read on a CPU that it shares with 3 busy processes; prints JSON."),
     workload("mixed", "MS TIMES CPU", reading::mixed,

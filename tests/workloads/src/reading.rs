@@ -60,6 +60,15 @@ pub fn spin_read(mut arguments: Arguments) -> Outcome {
     print_line(&format!(r#"{{"reads":{times},{}}}"#, spent.json_members()))
 }
 
+/// Its memory can be read for as long as it sleeps.
+pub fn spin_read_then_sleep(mut arguments: Arguments) -> Outcome {
+    let times = arguments.number("TIMES", 0..=MAX_READS)?;
+    let milliseconds = arguments.number("MS", 0..=HOUR_MS)?;
+    arguments.end()?;
+    ZeroReader::new()?.read(times)?;
+    nap(milliseconds)
+}
+
 pub fn starved(mut arguments: Arguments) -> Outcome {
     let times = arguments.number("TIMES", 0..=MAX_READS)?;
     let cpu = arguments.number("CPU", 0..=MAX_CPUS - 1)?;

@@ -8,6 +8,17 @@ use kernel::pace::cpufreq::FrequencyDomain;
 
 use crate::format::number_of;
 
+/// What a file of rules can do about an actuator that the machine lacks.
+pub const HELP: &str =
+    "without `actuator`, the best one of the machine is chosen; `tollgate doctor` shows them";
+
+/// What to say of an actuator that has never set the speeds of a real machine.
+pub fn caveat(actuator: Actuator) -> Option<String> {
+    let is_untried = matches!(actuator, Actuator::Preference | Actuator::Clamp);
+    let name = actuator.name();
+    is_untried.then(|| format!("the actuator {name:?} was tested with simulated files only"))
+}
+
 /// The domains, each with the actuator of this name or, without one, the best actuator.
 pub fn with_actuators(
     root: &Path,
@@ -18,7 +29,7 @@ pub fn with_actuators(
     if named == Some(Actuator::Clamp) && domains.len() > 1 {
         bail!(
             "the actuator \"clamp\" limits the whole machine, so it needs a single frequency \
-            domain; this machine has {}; name another actuator",
+            domain; this machine has {}",
             number_of(domains.len(), "frequency domain")
         );
     }
@@ -88,6 +99,13 @@ mod tests {
         for actuator in Actuator::ALL {
             assert_eq!(of(Some(actuator.name())), Ok(actuator));
         }
+        let untried: Vec<_> = Actuator::ALL.into_iter().filter_map(caveat).collect();
+        assert_eq!(
+            untried,
+            ["preference", "clamp"].map(|name| {
+                format!("the actuator {name:?} was tested with simulated files only")
+            })
+        );
         let two = with_actuators(root.path(), &[domain(0), domain(1)], Some("clamp"));
         let error = two.unwrap_err().to_string();
         assert!(error.contains("needs a single frequency domain; this machine has 2"), "{error}");

@@ -3,10 +3,14 @@
 use std::path::Path;
 
 use ::pace::CycleCounter;
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, bail};
 use kernel::pace::{CycleEvent, Tracking};
 
 use crate::extension::SessionContext;
+
+/// What a file of rules can do about a counter that cannot be had.
+pub const HELP: &str = "without cycle-counter, a session counts as the other sessions do; the \
+    first one counts cpu-cycles or, if there are none, processor time, times the speed";
 
 /// Has the gate count cycles as the rules say. Returns the event that it counts, or `None` if the
 /// cycles are processor time, times the speed.
@@ -32,21 +36,13 @@ pub fn count_cycles(
             Some(event.with_context(|| format!("this machine has no counters of `{pmu}`"))?)
         }
     };
-    let counts = count(wanted).map_err(|error| {
-        anyhow!(
-            "{error}; without cycle-counter in the file of rules, the cycles of tasks are counted \
-            by cpu-cycles or, if there is none, are processor time, times the speed"
-        )
-    })?;
+    let counts = count(wanted)?;
     if counts != wanted {
         let what = match counts {
             Some(event) => format!("the cycle-counter of another session is {}", event.name(root)),
             None => "another session counts the cycles of tasks without a counter".to_owned(),
         };
-        bail!(
-            "{what}, and all sessions count in the same way: end that session first, or leave out \
-            cycle-counter"
-        );
+        bail!("{what}, and all sessions count in the same way");
     }
     Ok(counts)
 }

@@ -4,21 +4,22 @@
 use std::path::Path;
 use std::time::Duration;
 
-use ::pace::{Levels, TaskRules};
+use ::pace::Levels;
 use anyhow::Result;
 use control::Response;
+use kernel::pace::Pacing;
 use kernel::pace::actuator::Actuator;
 use kernel::pace::speed_journal::{JOURNAL, SpeedJournal};
-use kernel::pace::{Pacing, TrackingRules};
 use kernel::session::LiveThread;
 use kernel::{ring, wire};
 
-use super::actuators::with_actuators;
+use super::actuators::{self, with_actuators};
 use super::margin::Margin;
 use super::metrics::pacing_metrics;
 use super::paced_types::{PacedTypes, ScheduleChange};
 use super::pacing_report::{PacedDomain, PacedSession, PacingReport};
 use super::requests::{PaceRequest, REQUEST_KEY, ResetReply};
+use super::rules::ResolvedRules;
 use super::sample_store::SampleStore;
 use super::speed_thread::{GOVERNOR_RELEASE_DELAY, SpeedThread};
 use super::speed_watchdog::SpeedWatchdog;
@@ -45,9 +46,7 @@ const FORGOTTEN_AGE_IN_DEADLINES: f64 = 10.0;
 
 /// What pacing needs.
 pub struct PacingInput {
-    pub rules: TaskRules,
-    /// The same rules, as the gate needs them.
-    pub tracking_rules: TrackingRules,
+    pub rules: ResolvedRules,
     pub levels: Levels,
     pub store: SampleStore,
 }
@@ -61,6 +60,8 @@ pub struct PacingInSession {
     margin: Margin,
     /// How long the governors take to apply what is written.
     governor_delay: Duration,
+    /// What was not tested of the actuators.
+    caveat: Option<String>,
     domains: Vec<PacedDomain>,
     abandoned: usize,
     unfinished: usize,
@@ -76,7 +77,9 @@ impl Extension for PacingInSession {
     }
 
     fn summary(&self, _processes: Option<usize>) -> Option<String> {
-        Some(format!("pacing tasks in {}", number_of(self.domains.len(), "frequency domain")))
+        let domains = number_of(self.domains.len(), "frequency domain");
+        let caveat = self.caveat.iter().map(|caveat| format!("; {caveat}"));
+        Some(format!("pacing tasks in {domains}{}", caveat.collect::<String>()))
     }
 
     fn on_record(&mut self, _context: &mut SessionContext<'_>, record: &[u8]) -> Result<bool> {
@@ -122,6 +125,7 @@ impl Extension for PacingInSession {
         let failure = self.save().err().map(|error| format!("{error:#}"));
         // The session has noted a failure to save before.
         notes.extend(failure.filter(|failure| !notes.contains(failure)));
+        notes.extend(self.caveat.clone());
         self.unfinished = unended.unfinished;
         self.abandoned += unended.abandoned;
         Ok(Some(Box::new(self.report())))
@@ -173,9 +177,15 @@ impl PacingInSession {
         let root = Path::new("/");
         let mut journal = SpeedJournal::open(Path::new(JOURNAL))?;
         journal.restore(root)?;
-        let tasks =
-            TrackedTasks::start(context, &input.tracking_rules, &input.rules.cycle_counter)?;
-        let domains = with_actuators(root, tasks.domains(), input.rules.actuator.as_deref())?;
+        let tasks = TrackedTasks::start(context, &input.rules)?;
+        let domains = match &input.rules.rules.actuator {
+            Some(named) => {
+                with_actuators(root, tasks.domains(), Some(&named.value)).map_err(|error| {
+                    input.rules.error_at(&named.span, &format!("{error:#}"), actuators::HELP)
+                })?
+            }
+            None => with_actuators(root, tasks.domains(), None)?,
+        };
         let waits_for_governor = domains.iter().any(|(_, actuator)| {
             matches!(actuator, Actuator::Bounds | Actuator::Preference | Actuator::Clamp)
         });
@@ -195,12 +205,13 @@ impl PacingInSession {
             began_ns: 0,
             levels: input.levels,
             tasks,
-            types: PacedTypes::new(input.rules, input.store),
+            types: PacedTypes::new(input.rules.rules, input.store),
             pacing,
             margin: Margin {
                 latency: (FIRST_LATENCY.0 + governor_delay, FIRST_LATENCY.1 + governor_delay),
             },
             governor_delay,
+            caveat: domains.iter().find_map(|(_, actuator)| actuators::caveat(*actuator)),
             domains: domains
                 .iter()
                 .map(|(domain, actuator)| PacedDomain::new(domain, *actuator))

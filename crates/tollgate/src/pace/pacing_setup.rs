@@ -10,7 +10,6 @@ use kernel::wire;
 
 use super::arguments::PacingOptions;
 use super::pacing_session::{PacingInSession, PacingInput};
-use super::rules::ResolvedRules;
 use super::sample_store::SampleStore;
 use super::{machine_levels, rules};
 use crate::extension::{Extension, ExtensionSetup, SessionContext};
@@ -32,14 +31,14 @@ impl PacingSetup {
     pub fn of_daemon(options: &PacingOptions) -> Result<Option<Self>> {
         let mut setup = Self::of_options(options)?;
         if let Some(setup) = &mut setup {
-            setup.input.tracking_rules.users.get_or_insert_default();
+            setup.input.rules.tracking_rules.users.get_or_insert_default();
         }
         Ok(setup)
     }
 
     /// Reads a file of task rules, and the levels of this machine.
     fn read(path: &Path, store: SampleStore) -> Result<Self> {
-        let ResolvedRules { rules, tracking_rules, levels } = rules::read(Some(path))?;
+        let mut rules = rules::read(Some(path))?;
         let domains =
             cpufreq::domains(Path::new("/")).context("cannot read the frequency domains")?;
         if domains.is_empty() {
@@ -48,9 +47,9 @@ impl PacingSetup {
                 watch` shows what lower speeds would save"
             );
         }
-        if let Some(LevelFile { levels, .. }) = levels {
+        if let Some(LevelFile { levels, .. }) = rules.levels.take() {
             check_levels(&levels, &domains)?;
-            return Ok(Self { input: PacingInput { rules, tracking_rules, levels, store } });
+            return Ok(Self { input: PacingInput { rules, levels, store } });
         }
         let mut kinds = machine_levels::find().map_err(|error| {
             anyhow!(
@@ -66,7 +65,7 @@ impl PacingSetup {
             );
         }
         let levels = kinds.remove(0).levels;
-        Ok(Self { input: PacingInput { rules, tracking_rules, levels, store } })
+        Ok(Self { input: PacingInput { rules, levels, store } })
     }
 }
 

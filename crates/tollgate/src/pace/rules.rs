@@ -1,12 +1,13 @@
 //! The rules by which tasks begin: those of a file, or the built-in ones.
 
+use std::ops::Range;
 use std::path::Path;
 
-use ::pace::{DescriptorKind, LevelFile, QuotedName, TaskRule, TaskRules, parse_task_rules};
+use ::pace::{DescriptorKind, LevelFile, TaskRule, TaskRules, parse_task_rules};
 use anyhow::Result;
 use kernel::pace::{TrackingRule, TrackingRules};
 use kernel::wire;
-use toml_reader::{Problem, Problems};
+use toml_reader::{At, Problem, Problems};
 
 use super::level_set;
 use crate::file_problems;
@@ -24,7 +25,17 @@ pub struct ResolvedRules {
     pub rules: TaskRules,
     /// The rules as the gate needs them.
     pub tracking_rules: TrackingRules,
+    /// Those that the file names.
     pub levels: Option<LevelFile>,
+    source: SourceFile,
+}
+
+impl ResolvedRules {
+    /// The error that this machine cannot do what the file says in this range.
+    pub fn error_at(&self, span: &Range<usize>, message: &str, help: &str) -> anyhow::Error {
+        let problem = Problem::new(span.clone(), message).help(help).sanitize();
+        file_problems::error(&self.source, &[problem])
+    }
 }
 
 /// The rules of a file, or the built-in ones without a file.
@@ -52,16 +63,16 @@ pub fn read(path: Option<&Path>) -> Result<ResolvedRules> {
         exempt: rules.exempt.clone(),
         users,
     };
-    Ok(ResolvedRules { rules, tracking_rules, levels })
+    Ok(ResolvedRules { rules, tracking_rules, levels, source })
 }
 
 /// The file of levels that a file of rules names, or a built-in one.
 fn levels_source(
-    named: &QuotedName,
+    named: &At<String>,
     folder: Option<&Path>,
     problems: &mut Problems,
 ) -> Option<SourceFile> {
-    let found = level_set::source(&named.name, folder.unwrap_or(Path::new("")));
+    let found = level_set::source(&named.value, folder.unwrap_or(Path::new("")));
     let problem = |error| {
         let help = "give a built-in set, or a file in relation to the folder of this file";
         Problem::new(named.span.clone(), format!("{error:#}")).help(help).sanitize()
@@ -70,10 +81,10 @@ fn levels_source(
 }
 
 /// The user ID of a user, who may be named by it.
-fn uid(named: &QuotedName, problems: &mut Problems) -> Option<u32> {
-    let uid = named.name.parse().ok().or_else(|| user::uid(&named.name));
+fn uid(named: &At<String>, problems: &mut Problems) -> Option<u32> {
+    let uid = named.value.parse().ok().or_else(|| user::uid(&named.value));
     if uid.is_none() {
-        let text = format!("there is no user {:?} in /etc/passwd", named.name);
+        let text = format!("there is no user {:?} in /etc/passwd", named.value);
         let help = "name users of other name services by their numeric user IDs";
         problems.push(Problem::new(named.span.clone(), text).help(help).sanitize());
     }

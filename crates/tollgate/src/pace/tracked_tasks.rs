@@ -11,11 +11,12 @@ use kernel::cpus;
 use kernel::gate::Gate;
 use kernel::pace::cpufreq::{self, FrequencyDomain};
 use kernel::pace::energy_sensor::EnergySensors;
-use kernel::pace::{CycleEvent, EndedTasks, LevelPower, Tracking, TrackingRules};
+use kernel::pace::{CycleEvent, EndedTasks, LevelPower, Tracking};
 use kernel::wire;
 
 use super::cycle_counter;
 use super::hardware_counts::{HardwareCounts, MeasuredEnergy};
+use super::rules::ResolvedRules;
 use crate::extension::SessionContext;
 
 /// How often to search for abandoned tasks, and to read the speeds. Each search reads all tasks,
@@ -62,11 +63,10 @@ pub struct TrackedTasks {
 
 impl TrackedTasks {
     /// Starts to follow tasks by these rules.
-    pub fn start(
-        context: &SessionContext<'_>,
-        rules: &TrackingRules,
-        counter: &CycleCounter,
-    ) -> Result<Self> {
+    ///
+    /// # Errors
+    /// If the machine cannot count cycles as the file of rules says.
+    pub fn start(context: &SessionContext<'_>, rules: &ResolvedRules) -> Result<Self> {
         let tracking = Tracking::open(context.gate)?;
         let khz = nominal_khz()?;
         for cpu in 0..cpus::possible() as u32 {
@@ -75,7 +75,13 @@ impl TrackedTasks {
         let domains =
             cpufreq::domains(Path::new("/")).context("cannot read the frequency domains")?;
         let session = context.session.index;
-        let cycle_event = cycle_counter::count_cycles(context, &tracking, counter)?;
+        let count = |counter| cycle_counter::count_cycles(context, &tracking, counter);
+        let cycle_event = match &rules.rules.cycle_counter {
+            Some(named) => count(&named.value).map_err(|error| {
+                rules.error_at(&named.span, &format!("{error:#}"), cycle_counter::HELP)
+            })?,
+            None => count(&CycleCounter::default())?,
+        };
         let tasks = Self {
             session,
             tracking,
@@ -87,7 +93,7 @@ impl TrackedTasks {
             at_end: Vec::new(),
         };
         tasks.read_speeds();
-        tasks.tracking.set_rules(session, rules);
+        tasks.tracking.set_rules(session, &rules.tracking_rules);
         Ok(tasks)
     }
 

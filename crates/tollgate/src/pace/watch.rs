@@ -6,7 +6,6 @@ use ::pace::LevelFile;
 use anyhow::{Result, bail};
 
 use super::arguments::WatchArguments;
-use super::rules::ResolvedRules;
 use super::watch_outcome::WatchOutcome;
 use super::watch_session::PaceWatchSetup;
 use super::{level_set, machine_levels, rules};
@@ -27,15 +26,14 @@ pub fn watch(arguments: &WatchArguments) -> Result<ExitCode> {
         written.refuse_inputs(&arguments.levels)?;
         written.refuse_inputs(&arguments.rules)?;
     }
-    let ResolvedRules { rules, tracking_rules, levels } = rules::read(arguments.rules.as_deref())?;
-    let named = match levels {
+    let mut rules = rules::read(arguments.rules.as_deref())?;
+    let named = match rules.levels.take() {
         Some(levels) if arguments.levels.is_empty() => vec![levels],
         _ => level_set::find_all(&arguments.levels)?,
     };
     let (sets, summary) = compared(named)?;
     let outcome = WatchOutcome { sets, summary, trace };
-    let setup: Box<dyn ExtensionSetup> =
-        Box::new(PaceWatchSetup { rules, tracking_rules, outcome });
+    let setup: Box<dyn ExtensionSetup> = Box::new(PaceWatchSetup { rules, outcome });
     if words.is_empty() && arguments.select.is_empty() {
         bail!(
             "name a command to run and watch (-- CMD), or processes that run already (-p PID, \

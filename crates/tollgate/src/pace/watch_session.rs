@@ -1,12 +1,11 @@
 //! Watching as an extension of a session: collects the tasks that the gate follows.
 
-use ::pace::TaskRules;
 use anyhow::Result;
-use kernel::pace::TrackingRules;
 use kernel::session::{LiveThread, SessionOptions};
 use kernel::{ring, wire};
 
 use super::recorder::Recorder;
+use super::rules::ResolvedRules;
 use super::tracked_tasks::TrackedTasks;
 use super::watch_outcome::WatchOutcome;
 use crate::extension::{Extension, ExtensionSetup, SessionContext};
@@ -14,9 +13,7 @@ use crate::report::Section;
 
 /// Watches tasks without changing a speed.
 pub struct PaceWatchSetup {
-    pub rules: TaskRules,
-    /// The same, as the gate needs them.
-    pub tracking_rules: TrackingRules,
+    pub rules: ResolvedRules,
     /// What to do with the tasks at the end.
     pub outcome: WatchOutcome,
 }
@@ -27,8 +24,8 @@ impl ExtensionSetup for PaceWatchSetup {
     }
 
     fn start(self: Box<Self>, context: &mut SessionContext<'_>) -> Result<Box<dyn Extension>> {
-        let tasks = TrackedTasks::start(context, &self.tracking_rules, &self.rules.cycle_counter)?;
-        let recorder = Recorder::new(self.rules);
+        let tasks = TrackedTasks::start(context, &self.rules)?;
+        let recorder = Recorder::new(self.rules.rules);
         Ok(Box::new(WatchInSession {
             tasks,
             recorder,
