@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd as _;
 use libbpf_rs::{Link, Object, ProgramMut};
 
 use crate::error::{ErrorContext as _, Result};
-use crate::gate::{CallFlags, mark};
+use crate::gate::{CallFlags, enabled_by_gates, mark};
 use crate::mounts::cgroup2_root;
 use crate::probe::{self, Types};
 use crate::wire;
@@ -110,8 +110,15 @@ pub(crate) struct PrecallHooks {
 }
 
 /// `GUARD_LSM` or `GUARD_CGROUP`, if this kernel can run programs on the hooks of that kind, or
-/// else 0. This is found out by loading programs, which takes some milliseconds.
+/// else 0. Without a gate that has such programs, this is found out by loading some, which takes
+/// milliseconds, or a second in an emulated machine.
 pub fn available_mechanisms() -> u32 {
+    let loaded = enabled_by_gates();
+    if let Some(mechanism) =
+        [wire::GUARD_LSM, wire::GUARD_CGROUP].into_iter().find(|bit| loaded & bit != 0)
+    {
+        return mechanism;
+    }
     let can_load = |program: &&str| probe::load(program, &[]).is_ok();
     probe::quietly(|| match probe::lsm_runs() {
         Ok(true) => wire::GUARD_LSM,

@@ -210,7 +210,6 @@ pub struct UnseenProgram {
 const HOLD: &str = "--guard=enforce --delay-factor 8s --delay-cap 16s";
 /// How long the test observes one of these sixteen-second holds.
 const OBSERVE_FOR: Duration = Duration::from_millis(300);
-const AT_ONCE: usize = 7;
 
 impl UnseenProgram {
     pub fn new() -> Self {
@@ -245,14 +244,16 @@ impl UnseenProgram {
         job
     }
 
-    /// Checks several calls in parallel, because each takes as long as its hold.
+    /// Checks several calls in parallel, because each takes as long as its hold. At most `at_once`
+    /// of them start at the same time, one after the other.
     pub fn are_held_before<'a>(
         &self,
+        at_once: usize,
         side_effects: impl IntoIterator<Item = &'a SideEffect>,
         check: impl Fn(&SideEffect, &Value) + Sync,
     ) {
         let side_effects: Vec<_> = side_effects.into_iter().collect();
-        for some in side_effects.chunks(AT_ONCE) {
+        for some in side_effects.chunks(at_once) {
             std::thread::scope(|scope| {
                 for side_effect in some {
                     scope.spawn(|| check(side_effect, &self.is_held_before(side_effect)));

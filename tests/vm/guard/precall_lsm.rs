@@ -7,10 +7,13 @@ use crate::harness::side_effects::{ANYWHERE, SideEffect, UnseenProgram, WITH_LSM
 const PORTABLE: [&str; 8] =
     ["execve", "create", "rename", "unlink-i386", "mmap", "kill-group", "setuid", "bpf"];
 
+/// In an emulated machine, each takes seconds to start.
+const AT_ONCE: usize = 3;
+
 #[track_caller]
 fn are_held(side_effects: impl Iterator<Item = &'static SideEffect>) -> UnseenProgram {
     let innocent = UnseenProgram::new();
-    innocent.are_held_before(side_effects, |side_effect, event| {
+    innocent.are_held_before(AT_ONCE, side_effects, |side_effect, event| {
         assert_eq!(event["effect"], "before", "{}", side_effect.name);
         println!("{} is held before it takes effect", side_effect.name);
     });

@@ -9,6 +9,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use zerocopy::FromBytes as _;
 
 use crate::error::{ErrorContext, Result};
+use crate::mapped_array::MappedArray;
 use crate::skeletons::gate::OpenGateMaps;
 use crate::wire;
 
@@ -97,6 +98,16 @@ pub fn headers() -> impl Iterator<Item = MapHandle> {
     MapInfoIter::default()
         .filter(|info| info.name.as_bytes() == HEADER_NAME.as_bytes())
         .filter_map(|info| MapHandle::from_map_id(info.id).ok())
+}
+
+/// What the gates of this build that the kernel still has were loaded with: bits of
+/// [`wire::gate_mask`].
+pub fn enabled_by_gates() -> u32 {
+    let header = |map| Some(MappedArray::<wire::gate_header>::new(&map, 1).ok()?.read(0));
+    let is_ours = |header: &wire::gate_header| {
+        header.magic == wire::GATE_MAGIC && header.build == wire::BUILD
+    };
+    headers().filter_map(header).filter(is_ours).fold(0, |all, header| all | header.enabled)
 }
 
 /// Whether a link attaches a program that uses this map. When a process ends, the kernel frees its

@@ -34,8 +34,8 @@ pub use load::unreserved_cells;
 pub(crate) use load::{IteratorKind, Iterators, TimerProgram, new_ring};
 pub use lock::Lock;
 pub(crate) use lock::open_lock_file;
-pub(crate) use maps::sum_over_cpus;
 pub use maps::{LazyMaps, Maps};
+pub(crate) use maps::{enabled_by_gates, sum_over_cpus};
 
 /// Whether a process uses a gate now. A gate that the kernel is about to free does not count.
 pub fn is_loaded() -> bool {

@@ -6,7 +6,7 @@ use crate::harness::side_effects::{ANYWHERE, UnseenProgram};
 #[test]
 fn held_socket_calls_take_effect_on_release() {
     let innocent = UnseenProgram::new();
-    innocent.are_held_before(&ANYWHERE, |_, event| {
+    innocent.are_held_before(ANYWHERE.len(), &ANYWHERE, |_, event| {
         let effect = event["effect"].as_str().expect("it is held");
         assert!(effect.starts_with("before"), "{event}");
     });

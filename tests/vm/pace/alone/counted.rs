@@ -116,7 +116,7 @@ fn numbers(ran: &Finished) -> Vec<f64> {
     said.split_whitespace().map(|word| word.parse().expect("a number")).collect()
 }
 
-/// Tasks that are not like those before: in MHz, the speed after a third of their work, and the
+/// Tasks that are not like those before: in MHz, the speed in a third of their work, and the
 /// speed at the end; and the time as a part of the deadline.
 #[test]
 fn odd_tasks_become_faster() {
