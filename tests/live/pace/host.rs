@@ -157,10 +157,12 @@ fn wait_for_a_socket_ends_a_task_unless_the_rule_includes_waits() {
     let script = format!(
         "import select, socket\n\
          ours, theirs = socket.socketpair()\n\
+         parent = f'/proc/{{os.getpid()}}/stat'\n\
          if os.fork() == 0:\n\
          \x20   for _ in range({TICKS} + 1):\n\
          \x20       theirs.recv(1)\n\
-         \x20       select.select([], [], [], 0.002)\n\
+         \x20       while open(parent).read().split(') ')[-1][0] != 'S':\n\
+         \x20           select.select([], [], [], 0.001)\n\
          \x20       theirs.send(b'.')\n\
          \x20   os._exit(0)\n\
          def work():\n\
@@ -180,7 +182,8 @@ fn wait_for_a_socket_ends_a_task_unless_the_rule_includes_waits() {
     let all = TICKS as u64 * 8_000_000;
     let ended = watched(TICK);
     // Half of the work comes after the wait. The last task has no work, and waits before the
-    // interpreter ends, which takes long on a busy machine.
+    // interpreter ends, which takes long on a busy machine. The child replies when its parent
+    // sleeps.
     assert_eq!(ended.only_type().1, TICKS as u64 + 1);
     assert!(ended.cpu_ns(None) < all / 4 * 3 + ended.stolen_ns, "{}", ended.pace);
     let continued = watched(&format!("{TICK}includes-waits = true\n"));
