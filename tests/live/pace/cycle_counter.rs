@@ -78,7 +78,8 @@ mod alone {
             ("software/config=65535/", "no processor of this machine has this event"),
         ] {
             let line = format!("cycle-counter = \"{counter}\"\n");
-            subject.watch(&line).finish().exits_with(125).says(expected);
+            let refused = subject.watch(&line).finish().exits_with(125);
+            refused.says(expected).says("rules.toml:1:17").says("without cycle-counter");
         }
         subject.end();
     }

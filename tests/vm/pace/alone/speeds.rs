@@ -242,6 +242,15 @@ fn first_line_of_a_watch_has_the_speeds() {
 }
 
 #[test]
+fn actuator_that_the_machine_lacks_has_a_position() {
+    load_drivers();
+    let before = state();
+    let expected = "policy0 does not support the actuator \"preference\" (driver acpi-cpufreq";
+    paced_by("preference", 1).finish().exits_with(125).says(expected).says(":1:12");
+    assert_eq!(state(), before);
+}
+
+#[test]
 fn a_thousand_tasks_at_once_are_paced() {
     load_drivers();
     let before = state();
