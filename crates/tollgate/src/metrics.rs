@@ -27,10 +27,22 @@ pub fn label(name: &str, value: &str) -> String {
 /// Labels in braces.
 pub fn labels(labels: &[(&str, &str)]) -> String {
     let one = |(name, value): &(&str, &str)| {
-        let value = value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', "\\n");
+        let value: String = value.chars().map(escaped).collect();
         format!("{name}=\"{value}\"")
     };
     format!("{{{}}}", labels.iter().map(one).collect::<Vec<_>>().join(","))
+}
+
+/// A character of a label's value. Control characters, which would change the terminal of someone
+/// who reads the page, are shown as Rust writes them: "\u{1b}".
+fn escaped(character: char) -> String {
+    match character {
+        '\\' => r"\\".to_owned(),
+        '"' => "\\\"".to_owned(),
+        '\n' => r"\n".to_owned(),
+        control if control.is_control() => format!(r"\{}", control.escape_unicode()),
+        other => other.to_string(),
+    }
 }
 
 /// The losses of all extensions. Those of the gate have a sample also if there were none, so that
@@ -74,5 +86,6 @@ pub mod tests {
     #[test]
     fn labels_are_escaped() {
         assert_eq!(label("program", "/a\"b\\c\nd"), r#"{program="/a\"b\\c\nd"}"#);
+        assert_eq!(label("program", "\u{1b}[31mé\t"), r#"{program="\\u{1b}[31mé\\u{9}"}"#);
     }
 }
