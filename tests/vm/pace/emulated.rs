@@ -84,9 +84,12 @@ pub fn domain_of(cpu: usize) -> u32 {
     domains().find(is_its).expect("a domain")
 }
 
+/// Of the work of tasks, where it does not matter.
+const SEED: u64 = 1;
+
 /// A `tollgate run --pace` of this number of tasks.
 pub fn paced(tasks: u64) -> Job {
-    paced_with(tasks, "", &folder().keep())
+    paced_with(tasks, SEED, "", &folder().keep())
 }
 
 /// The same, with one actuator.
@@ -96,7 +99,12 @@ pub fn paced_by(actuator: &str, tasks: u64) -> Job {
 
 /// The same, with the samples of earlier runs that are stored in a folder.
 pub fn paced_with_store(actuator: &str, tasks: u64, folder: &Path) -> Job {
-    paced_with(tasks, &format!("actuator = \"{actuator}\"\n"), folder)
+    paced_with_seed(actuator, tasks, SEED, folder)
+}
+
+/// The same, with work that depends on a seed. Runs that learn from each other need different ones.
+pub fn paced_with_seed(actuator: &str, tasks: u64, seed: u64, folder: &Path) -> Job {
+    paced_with(tasks, seed, &format!("actuator = \"{actuator}\"\n"), folder)
 }
 
 /// A `tollgate run --pace` of another workload with tasks of the same type.
@@ -104,13 +112,17 @@ pub fn paced_command(arguments: &str) -> Job {
     paced_workload(arguments, "", &folder().keep())
 }
 
-fn paced_with(tasks: u64, keys: &str, folder: &Path) -> Job {
-    paced_workload(&slowed_tasks(tasks), keys, folder)
+fn paced_with(tasks: u64, seed: u64, keys: &str, folder: &Path) -> Job {
+    paced_workload(&tasks_of_seed(tasks, seed), keys, folder)
 }
 
 /// The arguments of a workload with this number of tasks.
 pub fn slowed_tasks(tasks: u64) -> String {
-    format!("slowed-tasks {tasks} {} {DEADLINE_MS} 1", DEADLINE_MS + 10)
+    tasks_of_seed(tasks, SEED)
+}
+
+fn tasks_of_seed(tasks: u64, seed: u64) -> String {
+    format!("slowed-tasks {tasks} {} {DEADLINE_MS} {seed}", DEADLINE_MS + 10)
 }
 
 /// The folder must exist until the command has started.

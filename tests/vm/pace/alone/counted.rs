@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use super::super::emulated::{
     DEADLINE_MS, TARGET, domain_of, is_slowed, load_drivers, paced_by, paced_command,
-    paced_with_store, policy, set_governor, slowed_domains, state, state_of, stop_while_slowed,
-    wait_until_paced, wait_until_slowed,
+    paced_with_seed, paced_with_store, policy, set_governor, slowed_domains, state, state_of,
+    stop_while_slowed, wait_until_paced, wait_until_slowed,
 };
 use crate::harness::job::{folder, kill};
 use crate::harness::scheduling::pin;
@@ -54,15 +54,15 @@ fn check_means(kind: &Value, at_speed: &[u64]) {
     assert!((0.97..1.03).contains(&mhz) && (0.97..1.03).contains(&watts), "{at_speed:?}: {kind}");
 }
 
-/// Paces tasks in one run after the other, which continue with the stored samples. Checks how many
-/// met the deadline.
+/// Paces tasks in one run after the other, which continue with the stored samples of other tasks.
+/// Checks how many met the deadline.
 fn check_targets(actuator: &str, runs: u64, tasks: u64) {
     stay_on_one_processor();
     load_drivers();
     let before = state();
     let (store, mut missed) = (folder(), 0);
-    for _ in 0..runs {
-        let ran = paced_with_store(actuator, tasks, store.path()).finish().success();
+    for seed in 1..=runs {
+        let ran = paced_with_seed(actuator, tasks, seed, store.path()).finish().success();
         assert_eq!(state(), before);
         let document = ran.document("report");
         let pacing = &document["pacing"];
@@ -116,8 +116,8 @@ fn numbers(ran: &Finished) -> Vec<f64> {
     said.split_whitespace().map(|word| word.parse().expect("a number")).collect()
 }
 
-/// Tasks that are not like those before: in MHz, the speed in a third of their work, and the
-/// speed at the end; and the time as a part of the deadline.
+/// Tasks that are not like those before: in MHz, the speed for most of the
+/// first third of their work, and the speed at the end; and the time as a part of the deadline.
 #[test]
 fn odd_tasks_become_faster() {
     stay_on_one_processor();
