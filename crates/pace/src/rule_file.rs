@@ -355,30 +355,33 @@ deadline = 5
 calls = 7
 ";
         let found = parse_task_rules(text).unwrap_err();
-        let messages: Vec<_> = found.iter().map(|problem| problem.message.as_str()).collect();
-        assert_eq!(
-            messages,
-            [
-                "unknown key \"rules\"",
-                "\"setspeeds\" is no actuator",
-                "\"cycles\" is no counter of cycles",
-                "a program must be a file name, without folders",
-                "users must be a string or an array of strings, not 7",
-                "the rule has no name",
-                "\"epoll_weit\" is no call that can begin a task",
-                "\"write\" is no call that can begin a task",
-                "a program must be a file name, without folders",
-                "the rule has no calls",
-                "\"tty\" is no kind of descriptor",
-                "port must be an integer from 1 to 65535, not 0",
-                "deadline-ms must be a number from 0.001 to 3600000, not 0",
-                "target must be a number from 0.01 to 1, not 95",
-                "includes-waits must be true or false, not a string",
-                "unknown key \"deadline\"",
-                "the type has no name",
-                "unknown key \"calls\"",
-            ]
-        );
+        let described = |problem: &Problem| {
+            let line = 1 + text[..problem.span.start].matches('\n').count();
+            (line, text[problem.span.clone()].to_owned(), problem.message.clone())
+        };
+        let problems: Vec<_> = found.iter().map(described).collect();
+        let expected = [
+            (1, "rules", "unknown key \"rules\""),
+            (2, "\"setspeeds\"", "\"setspeeds\" is no actuator"),
+            (3, "\"cycles\"", "\"cycles\" is no counter of cycles"),
+            (4, "\"/bin/sh\"", "a program must be a file name, without folders"),
+            (5, "7", "users must be a string or an array of strings, not 7"),
+            (6, "[[rule]]", "the rule has no name"),
+            (7, "\"epoll_weit\"", "\"epoll_weit\" is no call that can begin a task"),
+            (7, "\"write\"", "\"write\" is no call that can begin a task"),
+            (8, "\"/usr/bin/vi\"", "a program must be a file name, without folders"),
+            (9, "[[rule]]", "the rule has no calls"),
+            (11, "\"tty\"", "\"tty\" is no kind of descriptor"),
+            (12, "0", "port must be an integer from 1 to 65535, not 0"),
+            (13, "0", "deadline-ms must be a number from 0.001 to 3600000, not 0"),
+            (14, "95", "target must be a number from 0.01 to 1, not 95"),
+            (15, "\"yes\"", "includes-waits must be true or false, not a string"),
+            (16, "deadline", "unknown key \"deadline\""),
+            (17, "[[type]]", "the type has no name"),
+            (18, "calls", "unknown key \"calls\""),
+        ]
+        .map(|(line, quoted, message)| (line, quoted.to_owned(), message.to_owned()));
+        assert_eq!(problems, expected);
         let without_help: Vec<_> = found.iter().filter(|one| one.help.is_none()).collect();
         assert!(without_help.is_empty(), "{without_help:?}");
         assert_eq!(found[6].help.as_deref(), Some("did you mean \"epoll_wait\"?"));

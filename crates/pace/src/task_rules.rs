@@ -147,11 +147,8 @@ pub struct ProgramType {
 }
 
 /// What counts the cycles of tasks.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CycleCounter {
-    /// The counter `cpu-cycles`, where the machine has it; otherwise as [`Self::None`].
-    #[default]
-    Available,
     /// No counter: the cycles are processor time, times the speed of the processor.
     None,
     /// The counter `cpu-cycles`.
@@ -193,7 +190,8 @@ pub struct TaskRules {
     pub levels: Option<At<String>>,
     /// The entry of [`ACTUATORS`] by which speeds are set. `None`: the best one of the machine.
     pub actuator: Option<At<String>>,
-    /// What counts the cycles of tasks. `None`: [`CycleCounter::Available`].
+    /// What counts the cycles of tasks. `None`: the counter `cpu-cycles`, where the machine has it;
+    /// otherwise as [`CycleCounter::None`].
     pub cycle_counter: Option<At<CycleCounter>>,
     /// The file names of the executables that have no tasks.
     pub exempt: Vec<String>,

@@ -244,8 +244,7 @@ impl UnseenProgram {
         job
     }
 
-    /// Checks several calls in parallel, because each takes as long as its hold. At most `at_once`
-    /// of them start at the same time, one after the other.
+    /// Checks the calls in groups of `at_once`, because each takes as long as its hold.
     pub fn are_held_before<'a>(
         &self,
         at_once: usize,

@@ -100,8 +100,8 @@ pub fn headers() -> impl Iterator<Item = MapHandle> {
         .filter_map(|info| MapHandle::from_map_id(info.id).ok())
 }
 
-/// What the gates of this build that the kernel still has were loaded with: bits of
-/// [`wire::gate_mask`].
+/// The bits of [`wire::gate_mask`] with which gates of this build were loaded, as far as the kernel
+/// still has their headers: a gate that is being freed counts as well.
 pub fn enabled_by_gates() -> u32 {
     let header = |map| Some(MappedArray::<wire::gate_header>::new(&map, 1).ok()?.read(0));
     let is_ours = |header: &wire::gate_header| {

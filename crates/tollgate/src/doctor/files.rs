@@ -118,7 +118,7 @@ pub fn utilization_clamp() -> Finding {
 }
 
 /// Of actuators that no machine at hand has.
-const SIMULATED: &str = "tested with simulated files only";
+const SIMULATED: &str = "tested with simulated files only, not on hardware";
 
 /// `root` is `/` except in tests, as in the next function.
 fn preference_in(root: &Path) -> Finding {

@@ -8,15 +8,17 @@ use kernel::pace::cpufreq::FrequencyDomain;
 
 use crate::format::number_of;
 
-/// What a file of rules can do about an actuator that the machine lacks.
+/// The help for a file of rules that names an actuator that the machine lacks.
 pub const HELP: &str =
     "without `actuator`, the best one of the machine is chosen; `tollgate doctor` shows them";
 
-/// What to say of an actuator that has never set the speeds of a real machine.
+/// What to say of an actuator that never ran on hardware.
 pub fn caveat(actuator: Actuator) -> Option<String> {
     let is_untried = matches!(actuator, Actuator::Preference | Actuator::Clamp);
     let name = actuator.name();
-    is_untried.then(|| format!("the actuator {name:?} was tested with simulated files only"))
+    is_untried.then(|| {
+        format!("the actuator {name:?} was tested with simulated files only, not on hardware")
+    })
 }
 
 /// The domains, each with the actuator of this name or, without one, the best actuator.
@@ -103,7 +105,9 @@ mod tests {
         assert_eq!(
             untried,
             ["preference", "clamp"].map(|name| {
-                format!("the actuator {name:?} was tested with simulated files only")
+                format!(
+                    "the actuator {name:?} was tested with simulated files only, not on hardware"
+                )
             })
         );
         let two = with_actuators(root.path(), &[domain(0), domain(1)], Some("clamp"));

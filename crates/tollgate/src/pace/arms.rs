@@ -53,7 +53,7 @@ impl ExtensionSetup for UnreadTasks {
             // arch/x86/events/msr.c: the time stamp counter, which virtual machines have, too.
             (true, false) => CycleCounter::Event { pmu: "msr".into(), config: 0 },
         };
-        count_cycles(context, &tracking, &counter)?;
+        count_cycles(context, &tracking, Some(&counter))?;
         tracking.set_rules(context.session.index, &rules);
         Ok(Box::new(KernelSideOnly))
     }

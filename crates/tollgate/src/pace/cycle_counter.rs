@@ -8,11 +8,12 @@ use kernel::pace::{CycleEvent, Tracking};
 
 use crate::extension::SessionContext;
 
-/// What a file of rules can do about a counter that cannot be had.
-pub const HELP: &str = "without cycle-counter, a session counts as the other sessions do; the \
+/// The help for a file of rules that names a counter that is not available.
+pub const HELP: &str = "without `cycle-counter`, a session counts as the other sessions do; the \
     first one counts cpu-cycles or, if there are none, processor time, times the speed";
 
-/// Has the gate count cycles as the rules say. Returns the event that it counts, or `None` if the
+/// Has the gate count cycles as the rules say; without a counter in the rules, by `cpu-cycles`
+/// where the machine has it. Returns the event that it counts, or `None` if the
 /// cycles are processor time, times the speed.
 ///
 /// # Errors
@@ -21,17 +22,15 @@ pub const HELP: &str = "without cycle-counter, a session counts as the other ses
 pub fn count_cycles(
     context: &SessionContext<'_>,
     tracking: &Tracking,
-    counter: &CycleCounter,
+    counter: Option<&CycleCounter>,
 ) -> Result<Option<CycleEvent>> {
     let root = Path::new("/");
     let count = |event| tracking.count_cycles(context.gate, context.session.index, event);
     let wanted = match counter {
-        CycleCounter::Available => {
-            return Ok(count(Some(CycleEvent::CPU_CYCLES)).or_else(|_| count(None))?);
-        }
-        CycleCounter::None => None,
-        CycleCounter::CpuCycles => Some(CycleEvent::CPU_CYCLES),
-        CycleCounter::Event { pmu, config } => {
+        None => return Ok(count(Some(CycleEvent::CPU_CYCLES)).or_else(|_| count(None))?),
+        Some(CycleCounter::None) => None,
+        Some(CycleCounter::CpuCycles) => Some(CycleEvent::CPU_CYCLES),
+        Some(CycleCounter::Event { pmu, config }) => {
             let event = CycleEvent::of_pmu(root, pmu, *config);
             Some(event.with_context(|| format!("this machine has no counters of `{pmu}`"))?)
         }
@@ -42,7 +41,7 @@ pub fn count_cycles(
             Some(event) => format!("the cycle-counter of another session is {}", event.name(root)),
             None => "another session counts the cycles of tasks without a counter".to_owned(),
         };
-        bail!("{what}, and all sessions count in the same way");
+        bail!("{what}, and all sessions count in the same way: end that session first");
     }
     Ok(counts)
 }

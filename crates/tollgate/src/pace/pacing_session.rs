@@ -60,7 +60,7 @@ pub struct PacingInSession {
     margin: Margin,
     /// How long the governors take to apply what is written.
     governor_delay: Duration,
-    /// What was not tested of the actuators.
+    /// What to say of actuators that never ran on hardware.
     caveat: Option<String>,
     domains: Vec<PacedDomain>,
     abandoned: usize,
@@ -78,8 +78,10 @@ impl Extension for PacingInSession {
 
     fn summary(&self, _processes: Option<usize>) -> Option<String> {
         let domains = number_of(self.domains.len(), "frequency domain");
-        let caveat = self.caveat.iter().map(|caveat| format!("; {caveat}"));
-        Some(format!("pacing tasks in {domains}{}", caveat.collect::<String>()))
+        Some(match &self.caveat {
+            Some(caveat) => format!("pacing tasks in {domains}; {caveat}"),
+            None => format!("pacing tasks in {domains}"),
+        })
     }
 
     fn on_record(&mut self, _context: &mut SessionContext<'_>, record: &[u8]) -> Result<bool> {
@@ -178,14 +180,12 @@ impl PacingInSession {
         let mut journal = SpeedJournal::open(Path::new(JOURNAL))?;
         journal.restore(root)?;
         let tasks = TrackedTasks::start(context, &input.rules)?;
-        let domains = match &input.rules.rules.actuator {
-            Some(named) => {
-                with_actuators(root, tasks.domains(), Some(&named.value)).map_err(|error| {
-                    input.rules.error_at(&named.span, &format!("{error:#}"), actuators::HELP)
-                })?
-            }
-            None => with_actuators(root, tasks.domains(), None)?,
-        };
+        let named = input.rules.file.actuator.as_ref();
+        let name = named.map(|named| named.value.as_str());
+        let domains = with_actuators(root, tasks.domains(), name).map_err(|error| match named {
+            Some(named) => input.rules.error_at(named, &error, actuators::HELP),
+            None => error,
+        })?;
         let waits_for_governor = domains.iter().any(|(_, actuator)| {
             matches!(actuator, Actuator::Bounds | Actuator::Preference | Actuator::Clamp)
         });
@@ -205,7 +205,7 @@ impl PacingInSession {
             began_ns: 0,
             levels: input.levels,
             tasks,
-            types: PacedTypes::new(input.rules.rules, input.store),
+            types: PacedTypes::new(input.rules.file, input.store),
             pacing,
             margin: Margin {
                 latency: (FIRST_LATENCY.0 + governor_delay, FIRST_LATENCY.1 + governor_delay),

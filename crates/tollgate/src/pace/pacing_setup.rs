@@ -48,7 +48,10 @@ impl PacingSetup {
             );
         }
         if let Some(LevelFile { levels, .. }) = rules.levels.take() {
-            check_levels(&levels, &domains)?;
+            check_levels(&levels, &domains).map_err(|error| match &rules.file.levels {
+                Some(named) => rules.error_at(named, &error, LEVELS_HELP),
+                None => error,
+            })?;
             return Ok(Self { input: PacingInput { rules, levels, store } });
         }
         let mut kinds = machine_levels::find().map_err(|error| {
@@ -69,6 +72,9 @@ impl PacingSetup {
     }
 }
 
+const LEVELS_HELP: &str = "pacing needs the levels of this machine; `tollgate pace watch --levels` \
+    and `simulate` compare policies on other machines";
+
 /// The fastest level of a file of rules must be the fastest speed of this machine: a task that
 /// exceeds all that was seen runs at that level.
 fn check_levels(levels: &Levels, domains: &[FrequencyDomain]) -> Result<()> {
@@ -79,9 +85,8 @@ fn check_levels(levels: &Levels, domains: &[FrequencyDomain]) -> Result<()> {
         let fastest = domain.range.1 as f64 / 1e3;
         if (level - fastest).abs() > fastest * ROUNDING {
             bail!(
-                "the fastest level of the file of rules is {level} MHz, but the fastest speed of \
-                policy{} is {fastest} MHz: `levels` must describe this machine; `tollgate pace \
-                watch --levels` and `simulate` compare policies on other machines",
+                "the fastest of these levels is {level} MHz, but the fastest speed of policy{} is \
+                {fastest} MHz",
                 domain.number
             );
         }

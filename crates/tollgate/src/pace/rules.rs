@@ -1,6 +1,5 @@
 //! The rules by which tasks begin: those of a file, or the built-in ones.
 
-use std::ops::Range;
 use std::path::Path;
 
 use ::pace::{DescriptorKind, LevelFile, TaskRule, TaskRules, parse_task_rules};
@@ -20,20 +19,20 @@ const KIND: &str = "file of task rules";
 /// The built-in rules.
 const BUILT_IN: &str = include_str!("../../../../examples/tasks.toml");
 
-/// The rules of a file, and what its names stand for.
+/// A file of rules, and what its names stand for.
 pub struct ResolvedRules {
-    pub rules: TaskRules,
+    pub file: TaskRules,
     /// The rules as the gate needs them.
     pub tracking_rules: TrackingRules,
-    /// Those that the file names.
+    /// The levels that the file names.
     pub levels: Option<LevelFile>,
     source: SourceFile,
 }
 
 impl ResolvedRules {
-    /// The error that this machine cannot do what the file says in this range.
-    pub fn error_at(&self, span: &Range<usize>, message: &str, help: &str) -> anyhow::Error {
-        let problem = Problem::new(span.clone(), message).help(help).sanitize();
+    /// The error that this machine lacks what the file names here.
+    pub fn error_at<T>(&self, named: &At<T>, error: &anyhow::Error, help: &str) -> anyhow::Error {
+        let problem = Problem::new(named.span.clone(), format!("{error:#}")).help(help).sanitize();
         file_problems::error(&self.source, &[problem])
     }
 }
@@ -44,13 +43,12 @@ pub fn read(path: Option<&Path>) -> Result<ResolvedRules> {
         Some(path) => SourceFile::read(path, KIND)?,
         None => SourceFile::new("the built-in rules".into(), BUILT_IN.into()),
     };
-    let rules = parse_task_rules(&source.text)
+    let file = parse_task_rules(&source.text)
         .map_err(|problems| file_problems::error(&source, &problems))?;
     let mut problems = Problems::new();
     let folder = path.and_then(Path::parent);
-    let levels =
-        rules.levels.as_ref().and_then(|named| levels_source(named, folder, &mut problems));
-    let users = rules.users.as_ref().map(|names| {
+    let levels = file.levels.as_ref().and_then(|named| levels_source(named, folder, &mut problems));
+    let users = file.users.as_ref().map(|names| {
         names.iter().filter_map(|named| uid(named, &mut problems)).collect::<Vec<_>>()
     });
     if !problems.is_empty() {
@@ -59,11 +57,11 @@ pub fn read(path: Option<&Path>) -> Result<ResolvedRules> {
     }
     let levels = levels.as_ref().map(level_set::parse).transpose()?;
     let tracking_rules = TrackingRules {
-        rules: rules.rules.iter().map(tracking_rule).collect(),
-        exempt: rules.exempt.clone(),
+        rules: file.rules.iter().map(tracking_rule).collect(),
+        exempt: file.exempt.clone(),
         users,
     };
-    Ok(ResolvedRules { rules, tracking_rules, levels, source })
+    Ok(ResolvedRules { file, tracking_rules, levels, source })
 }
 
 /// The file of levels that a file of rules names, or a built-in one.
@@ -130,8 +128,8 @@ mod tests {
 
     #[test]
     fn built_in_rules_are_valid() {
-        let rules = read(None).unwrap().rules;
-        let names: Vec<_> = rules.rules.iter().map(|rule| rule.name.as_str()).collect();
+        let file = read(None).unwrap().file;
+        let names: Vec<_> = file.rules.iter().map(|rule| rule.name.as_str()).collect();
         assert_eq!(names, ["input", "events", "timer", "message"]);
     }
 

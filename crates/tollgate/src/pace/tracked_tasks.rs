@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use ::pace::{CycleCounter, Level, Levels};
+use ::pace::{Level, Levels};
 use anyhow::{Context as _, Result, bail};
 use kernel::clock::now_ns;
 use kernel::cpus;
@@ -75,13 +75,13 @@ impl TrackedTasks {
         let domains =
             cpufreq::domains(Path::new("/")).context("cannot read the frequency domains")?;
         let session = context.session.index;
-        let count = |counter| cycle_counter::count_cycles(context, &tracking, counter);
-        let cycle_event = match &rules.rules.cycle_counter {
-            Some(named) => count(&named.value).map_err(|error| {
-                rules.error_at(&named.span, &format!("{error:#}"), cycle_counter::HELP)
-            })?,
-            None => count(&CycleCounter::default())?,
-        };
+        let named = rules.file.cycle_counter.as_ref();
+        let counter = named.map(|named| &named.value);
+        let cycle_event = cycle_counter::count_cycles(context, &tracking, counter);
+        let cycle_event = cycle_event.map_err(|error| match named {
+            Some(named) => rules.error_at(named, &error, cycle_counter::HELP),
+            None => error,
+        })?;
         let tasks = Self {
             session,
             tracking,

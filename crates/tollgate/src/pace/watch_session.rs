@@ -25,7 +25,7 @@ impl ExtensionSetup for PaceWatchSetup {
 
     fn start(self: Box<Self>, context: &mut SessionContext<'_>) -> Result<Box<dyn Extension>> {
         let tasks = TrackedTasks::start(context, &self.rules)?;
-        let recorder = Recorder::new(self.rules.rules);
+        let recorder = Recorder::new(self.rules.file);
         Ok(Box::new(WatchInSession {
             tasks,
             recorder,
