@@ -349,6 +349,26 @@ fn type_has_the_port_of_the_receiver() {
     );
 }
 
+/// The deadline is shorter than the work.
+#[test]
+fn table_shows_times_and_missed_deadlines() {
+    let inputs = folder();
+    let path = inputs.path().join("rules.toml");
+    let rules = "[[type]]\nname = \"frame\"\ndeadline-ms = 1\ntarget = 0.5\n";
+    fs::write(&path, rules).expect("the folder is ours");
+    let mut job = Job::from_command_line("pace watch --rules");
+    job.command.arg(&path).arg("--").args(workload("own-tasks 25 3"));
+    let text = job.finish().success().err;
+    let row = text.lines().find(|line| line.ends_with("  workloads: frame"));
+    let words: Vec<_> = row.unwrap_or_else(|| panic!("{text}")).split_whitespace().collect();
+    // 25 of 25 missed, with the interval of Clopper and Pearson (86.3 % to 100 %).
+    assert_eq!([words[0], words[1]], ["25", "1"], "{text}");
+    assert_eq!(words[6..9], ["100.0", "[86.3,", "100.0]"], "{text}");
+    let times: Vec<f64> = words[2..6].iter().map(|word| word.parse().expect("ms")).collect();
+    let [median, p95, maximum, cpu] = times[..] else { panic!("{text}") };
+    assert!(2.9 <= cpu && cpu <= median && median <= p95 && p95 <= maximum, "{text}");
+}
+
 #[test]
 fn rule_for_another_port_or_program_begins_nothing() {
     let rules =
