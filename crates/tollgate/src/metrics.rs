@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 
 use kernel::losses::LOSS_REASONS;
 
+use crate::format::printable;
+
 /// Writes the samples of one metric, each with its labels.
 pub fn family(
     out: &mut String,
@@ -33,15 +35,14 @@ pub fn labels(labels: &[(&str, &str)]) -> String {
     format!("{{{}}}", labels.iter().map(one).collect::<Vec<_>>().join(","))
 }
 
-/// A character of a label's value. Control characters, which would change the terminal of someone
-/// who reads the page, are shown as Rust writes them: "\u{1b}".
+/// A character of a label's value. Characters that could control a reader's terminal are as in
+/// messages: "\x1b".
 fn escaped(character: char) -> String {
     match character {
         '\\' => r"\\".to_owned(),
         '"' => "\\\"".to_owned(),
         '\n' => r"\n".to_owned(),
-        control if control.is_control() => format!(r"\{}", control.escape_unicode()),
-        other => other.to_string(),
+        other => printable(other.encode_utf8(&mut [0; 4])).replace('\\', r"\\"),
     }
 }
 
@@ -86,6 +87,7 @@ pub mod tests {
     #[test]
     fn labels_are_escaped() {
         assert_eq!(label("program", "/a\"b\\c\nd"), r#"{program="/a\"b\\c\nd"}"#);
-        assert_eq!(label("program", "\u{1b}[31mé\t"), r#"{program="\\u{1b}[31mé\\u{9}"}"#);
+        assert_eq!(label("program", "\u{1b}[1mé\t"), r#"{program="\\x1b[1mé\\t"}"#);
+        assert_eq!(label("program", "\u{202e}"), r#"{program="\\u202e"}"#);
     }
 }

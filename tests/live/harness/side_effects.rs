@@ -244,7 +244,8 @@ impl UnseenProgram {
         job
     }
 
-    /// Checks the calls in groups of `at_once`, because each takes as long as its hold.
+    /// Checks the calls, each of which takes as long as its hold, in groups of `at_once` that start
+    /// at the same time.
     pub fn are_held_before<'a>(
         &self,
         at_once: usize,

@@ -163,14 +163,17 @@ mod alone {
         for _ in 0..10 {
             let account =
                 whole_account_of(&Job::run("", words("true")).finish().success().report());
-            // Time that the host steals in calls is unaccounted, and may be longer than the rest.
+            // Time that the host steals in calls is unaccounted, and may be as long as the time on
+            // the CPU.
             assert!(account.cpu_ns + account.unaccounted_ns > 0, "{account:?}");
             cpu_ns += account.cpu_ns;
             lifetime_ns += account.lifetime_ns;
             unaccounted_ns += account.unaccounted_ns;
         }
-        assert!(cpu_ns > 0);
-        let allowed = lifetime_ns / 4 + stolen_ns() - stolen;
+        let stolen = stolen_ns() - stolen;
+        // The loader alone takes some 100 us outside of calls.
+        assert!(cpu_ns + stolen > 10 * 10_000, "{cpu_ns} and {stolen} ns");
+        let allowed = lifetime_ns / 4 + stolen;
         assert!(unaccounted_ns <= allowed, "{unaccounted_ns} of {lifetime_ns} ns");
     }
 

@@ -79,7 +79,7 @@ mod alone {
         ] {
             let line = format!("cycle-counter = \"{counter}\"\n");
             let refused = subject.watch(&line).finish().exits_with(125);
-            refused.says(expected).says("rules.toml:1:17").says("without `cycle-counter`");
+            refused.says(expected).says("rules.toml:1:17").says("leave out `cycle-counter`");
         }
         subject.end();
     }

@@ -84,7 +84,7 @@ pub fn domain_of(cpu: usize) -> u32 {
     domains().find(is_its).expect("a domain")
 }
 
-/// Of the work of tasks, where it does not matter.
+/// The seed of tests for which the work of the tasks does not matter.
 const SEED: u64 = 1;
 
 /// A `tollgate run --pace` of this number of tasks.
@@ -102,7 +102,8 @@ pub fn paced_with_store(actuator: &str, tasks: u64, folder: &Path) -> Job {
     paced_with_seed(actuator, tasks, SEED, folder)
 }
 
-/// The same, with work that depends on a seed. Runs that learn from each other need different ones.
+/// The same, with work that depends on a seed. A test of targets needs another seed for each run
+/// that learns from earlier ones.
 pub fn paced_with_seed(actuator: &str, tasks: u64, seed: u64, folder: &Path) -> Job {
     paced_with(tasks, seed, &format!("actuator = \"{actuator}\"\n"), folder)
 }

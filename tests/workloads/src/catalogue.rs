@@ -294,8 +294,8 @@ pub const WORKLOADS: &[Workload] = &[
         prints how many met the deadline, and the nanoseconds at each speed, the fastest first."),
     workload("long-task", "N DEADLINE_MS", odd_tasks::long_task,
         "After N tasks on an emulated processor, runs one with three times the work; prints its \
-        speed in MHz for most of the first third of the others' work, its last one, and its time \
-        by the deadline."),
+        speed in MHz during most of the first third of the others' work, its speed at the end, \
+        and its time divided by the deadline."),
     workload("waiting-task", "N DEADLINE_MS", odd_tasks::waiting_task,
         "The same, but the last task sleeps for a quarter of the deadline."),
     workload("urgent-task", "N DEADLINE_MS", odd_tasks::urgent_task,

@@ -46,8 +46,8 @@ impl OddTask {
         Ok(odd)
     }
 
-    /// Does this part of the work of the other tasks. Returns the speed that it had for most of the
-    /// time, in MHz: other work in between has the fastest one for a moment.
+    /// Does this part of the work of the other tasks. Returns the speed during most of the time, in
+    /// MHz. A speed at one moment may be the fastest one, which other work has.
     fn work(&self, part: f64) -> Result<u64, Failure> {
         let cycles = (self.cycles as f64 * part) as u64;
         let mut at_speed = [0; MHZ.len()];

@@ -48,6 +48,11 @@ impl Actuator {
         Self::ALL.into_iter().find(|one| one.name() == name)
     }
 
+    /// What to say of an actuator that no machine at hand has.
+    pub fn caveat(self) -> Option<&'static str> {
+        matches!(self, Self::Preference | Self::Clamp).then_some("tested with simulated files only")
+    }
+
     /// The best actuator of a domain that sets speeds and not only preferences.
     pub fn best(root: &Path, domain: &FrequencyDomain) -> Self {
         match Self::SetSpeed.is_available(root, domain) {

@@ -117,8 +117,9 @@ pub fn utilization_clamp() -> Finding {
     clamp_in(Path::new("/"))
 }
 
-/// Of actuators that no machine at hand has.
-const SIMULATED: &str = "tested with simulated files only, not on hardware";
+fn available(actuator: Actuator) -> Finding {
+    Finding::yes(actuator.caveat().unwrap_or_default())
+}
 
 /// `root` is `/` except in tests, as in the next function.
 fn preference_in(root: &Path) -> Finding {
@@ -126,7 +127,7 @@ fn preference_in(root: &Path) -> Finding {
     let has_it = |domain: &FrequencyDomain| Actuator::Preference.is_available(root, domain);
     match &domains[..] {
         [] => Finding::no("no frequency domain"),
-        domains if domains.iter().all(has_it) => Finding::yes(SIMULATED),
+        domains if domains.iter().all(has_it) => available(Actuator::Preference),
         _ => Finding::no("a domain has none, or only one"),
     }
 }
@@ -138,7 +139,7 @@ fn clamp_in(root: &Path) -> Finding {
     }
     match &cpufreq::domains(root).unwrap_or_default()[..] {
         [] => Finding::no("no frequency domain").remedy("cpufreq, as above"),
-        [domain] if Actuator::Clamp.is_available(root, domain) => Finding::yes(SIMULATED),
+        [domain] if Actuator::Clamp.is_available(root, domain) => available(Actuator::Clamp),
         [domain] => Finding::no(format!("the governor is {}, not schedutil", domain.governor))
             .remedy("the governor schedutil"),
         domains => Finding::no(format!("{} frequency domains, not one", domains.len()))

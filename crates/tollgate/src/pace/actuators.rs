@@ -12,15 +12,6 @@ use crate::format::number_of;
 pub const HELP: &str =
     "without `actuator`, the best one of the machine is chosen; `tollgate doctor` shows them";
 
-/// What to say of an actuator that never ran on hardware.
-pub fn caveat(actuator: Actuator) -> Option<String> {
-    let is_untried = matches!(actuator, Actuator::Preference | Actuator::Clamp);
-    let name = actuator.name();
-    is_untried.then(|| {
-        format!("the actuator {name:?} was tested with simulated files only, not on hardware")
-    })
-}
-
 /// The domains, each with the actuator of this name or, without one, the best actuator.
 pub fn with_actuators(
     root: &Path,
@@ -101,15 +92,6 @@ mod tests {
         for actuator in Actuator::ALL {
             assert_eq!(of(Some(actuator.name())), Ok(actuator));
         }
-        let untried: Vec<_> = Actuator::ALL.into_iter().filter_map(caveat).collect();
-        assert_eq!(
-            untried,
-            ["preference", "clamp"].map(|name| {
-                format!(
-                    "the actuator {name:?} was tested with simulated files only, not on hardware"
-                )
-            })
-        );
         let two = with_actuators(root.path(), &[domain(0), domain(1)], Some("clamp"));
         let error = two.unwrap_err().to_string();
         assert!(error.contains("needs a single frequency domain; this machine has 2"), "{error}");

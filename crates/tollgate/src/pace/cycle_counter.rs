@@ -9,12 +9,12 @@ use kernel::pace::{CycleEvent, Tracking};
 use crate::extension::SessionContext;
 
 /// The help for a file of rules that names a counter that is not available.
-pub const HELP: &str = "without `cycle-counter`, a session counts as the other sessions do; the \
-    first one counts cpu-cycles or, if there are none, processor time, times the speed";
+pub const HELP: &str = "leave out `cycle-counter`: then cpu-cycles are counted or, if there are \
+    none, processor time, times the speed; a later session counts as the first one does";
 
 /// Has the gate count cycles as the rules say; without a counter in the rules, by `cpu-cycles`
-/// where the machine has it. Returns the event that it counts, or `None` if the
-/// cycles are processor time, times the speed.
+/// where the machine has it. Returns the event that it counts, or `None` if the cycles are
+/// processor time, times the speed.
 ///
 /// # Errors
 /// If the machine does not have the event that the rules name, or if another session counts by

@@ -60,7 +60,7 @@ pub struct PacingInSession {
     margin: Margin,
     /// How long the governors take to apply what is written.
     governor_delay: Duration,
-    /// What to say of actuators that never ran on hardware.
+    /// What to say of an actuator that no machine at hand has.
     caveat: Option<String>,
     domains: Vec<PacedDomain>,
     abandoned: usize,
@@ -211,7 +211,10 @@ impl PacingInSession {
                 latency: (FIRST_LATENCY.0 + governor_delay, FIRST_LATENCY.1 + governor_delay),
             },
             governor_delay,
-            caveat: domains.iter().find_map(|(_, actuator)| actuators::caveat(*actuator)),
+            caveat: domains.iter().find_map(|(_, actuator)| {
+                let caveat = actuator.caveat()?;
+                Some(format!("the actuator {:?} was {caveat}", actuator.name()))
+            }),
             domains: domains
                 .iter()
                 .map(|(domain, actuator)| PacedDomain::new(domain, *actuator))

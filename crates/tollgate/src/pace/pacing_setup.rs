@@ -49,7 +49,7 @@ impl PacingSetup {
         }
         if let Some(LevelFile { levels, .. }) = rules.levels.take() {
             check_levels(&levels, &domains).map_err(|error| match &rules.file.levels {
-                Some(named) => rules.error_at(named, &error, LEVELS_HELP),
+                Some(named) => rules.error_at(named, &error, HELP_OF_LEVELS),
                 None => error,
             })?;
             return Ok(Self { input: PacingInput { rules, levels, store } });
@@ -72,8 +72,8 @@ impl PacingSetup {
     }
 }
 
-const LEVELS_HELP: &str = "pacing needs the levels of this machine; `tollgate pace watch --levels` \
-    and `simulate` compare policies on other machines";
+const HELP_OF_LEVELS: &str = "pacing needs the levels of this machine; `tollgate pace watch \
+    --levels` and `simulate` compare policies on other machines";
 
 /// The fastest level of a file of rules must be the fastest speed of this machine: a task that
 /// exceeds all that was seen runs at that level.

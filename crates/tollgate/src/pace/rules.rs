@@ -30,9 +30,9 @@ pub struct ResolvedRules {
 }
 
 impl ResolvedRules {
-    /// The error that this machine lacks what the file names here.
-    pub fn error_at<T>(&self, named: &At<T>, error: &anyhow::Error, help: &str) -> anyhow::Error {
-        let problem = Problem::new(named.span.clone(), format!("{error:#}")).help(help).sanitize();
+    /// An error at the position of a value of the file.
+    pub fn error_at<T>(&self, value: &At<T>, error: &anyhow::Error, help: &str) -> anyhow::Error {
+        let problem = Problem::new(value.span.clone(), format!("{error:#}")).help(help).sanitize();
         file_problems::error(&self.source, &[problem])
     }
 }
@@ -73,7 +73,7 @@ fn levels_source(
     let found = level_set::source(&named.value, folder.unwrap_or(Path::new("")));
     let problem = |error| {
         let help = "give a built-in set, or a file in relation to the folder of this file";
-        Problem::new(named.span.clone(), format!("{error:#}")).help(help).sanitize()
+        Problem::new(value.span.clone(), format!("{error:#}")).help(help).sanitize()
     };
     found.map_err(|error| problems.push(problem(error))).ok()
 }

@@ -116,8 +116,8 @@ fn numbers(ran: &Finished) -> Vec<f64> {
     said.split_whitespace().map(|word| word.parse().expect("a number")).collect()
 }
 
-/// Tasks that are not like those before: in MHz, the speed for most of the
-/// first third of their work, and the speed at the end; and the time as a part of the deadline.
+/// Tasks that are not like those before. The workload prints the speed during most of the first
+/// third of the work and the speed at the end, in MHz, and the time as a part of the deadline.
 #[test]
 fn odd_tasks_become_faster() {
     stay_on_one_processor();
