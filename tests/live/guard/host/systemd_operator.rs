@@ -170,9 +170,12 @@ fn top_is_live_until_q() {
     let mut job = daemon.client_job("top").on(&terminal);
     job.command.env("TERM", "xterm");
     let top = job.start();
-    assert!(terminal.read_until("quit").contains("tollgate guard (watch)"));
+    terminal.shows("the table", |screen| {
+        screen.contains("tollgate guard (watch)") && screen.contains("quit")
+    });
     does_something_anomalous(&daemon, &mut server);
-    assert!(terminal.read_until("after").contains("after"));
+    // The program only draws what differs from the screen before.
+    terminal.shows("the event", |screen| screen.contains("after"));
     terminal.press(b"q");
     // The sequence that leaves the alternate screen.
     assert!(terminal.read_until("\x1b[?1049l").contains("\x1b[?1049l"));
