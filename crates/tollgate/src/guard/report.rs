@@ -138,12 +138,7 @@ pub struct GuardEvent {
 impl GuardEvent {
     /// An event as a self-contained line.
     pub fn line(&self) -> String {
-        let location = self
-            .unit
-            .iter()
-            .chain(&self.container)
-            .map(|name| format!(" in {name}"))
-            .collect::<String>();
+        let location = self.location();
         let copy = self.executable.as_ref().filter(|executable| **executable != self.program);
         let copy = copy.map_or(String::new(), |executable| format!(", executed as {executable}"));
         let user = self.user.clone().unwrap_or_else(|| self.uid.to_string());
@@ -156,6 +151,18 @@ impl GuardEvent {
             self.parent_command,
             self.call_and_action()
         ))
+    }
+
+    /// The same without the user and the parent, so that a screen has room for the call.
+    pub fn short_line(&self) -> String {
+        let program = with_scope(&self.program, self.scope.as_deref());
+        let location = self.location();
+        let what = self.call_and_action();
+        printable(&format!("{} {} ({program}){location}: {what}", self.command, self.pid))
+    }
+
+    fn location(&self) -> String {
+        self.unit.iter().chain(&self.container).map(|name| format!(" in {name}")).collect()
     }
 
     /// The call, the calls before it, and what the guard did.
@@ -500,6 +507,10 @@ mod tests {
     #[test]
     fn lines_say_what_was_done() {
         let line = |event: GuardEvent| event.line();
+        assert_eq!(
+            event(&["read", "getppid"], "observe", 0).short_line(),
+            "x 1 (/bin/x): getppid after read (LFC 1): observe, at its end"
+        );
         assert_eq!(
             line(event(&["read", "write", "getppid"], "delay", 80_000_000)),
             "x 1 (/bin/x) of ann, child of sh 7: getppid after read write (LFC 1): delay for \

@@ -183,7 +183,7 @@ fn draw(frame: &mut Frame<'_>, view: &GuardView) {
     let latest = view.events.iter().rev().take(events.height.saturating_sub(1).into());
     let latest = latest.map(|event| {
         let time = event.time.get(11..19).unwrap_or_default();
-        format!("{time}  {}", event.line())
+        format!("{time}  {}", event.short_line())
     });
     frame.render_widget(
         list(latest.collect(), " anomalies and responses, the latest first "),

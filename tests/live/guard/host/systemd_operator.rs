@@ -174,7 +174,6 @@ fn top_is_live_until_q() {
         screen.contains("tollgate guard (watch)") && screen.contains("quit")
     });
     does_something_anomalous(&daemon, &mut server);
-    // The program only draws what differs from the screen before.
     terminal.shows("the event", |screen| screen.contains("after"));
     terminal.press(b"q");
     // The sequence that leaves the alternate screen.
