@@ -73,7 +73,7 @@ fn levels_source(
     let found = level_set::source(&named.value, folder.unwrap_or(Path::new("")));
     let problem = |error| {
         let help = "give a built-in set, or a file in relation to the folder of this file";
-        Problem::new(value.span.clone(), format!("{error:#}")).help(help).sanitize()
+        Problem::new(named.span.clone(), format!("{error:#}")).help(help).sanitize()
     };
     found.map_err(|error| problems.push(problem(error))).ok()
 }
