@@ -163,6 +163,7 @@ fn wait_for_a_socket_ends_a_task_unless_the_rule_includes_waits() {
          \x20       theirs.recv(1)\n\
          \x20       while open(parent).read().split(') ')[-1][0] != 'S':\n\
          \x20           select.select([], [], [], 0.001)\n\
+         \x20       select.select([], [], [], 0.002)\n\
          \x20       theirs.send(b'.')\n\
          \x20   os._exit(0)\n\
          def work():\n\
@@ -176,14 +177,13 @@ fn wait_for_a_socket_ends_a_task_unless_the_rule_includes_waits() {
          \x20   work()\n\
          time.sleep(0.003)\n\
          ours.send(b'.')\n\
-         ours.recv(1)\n\
-         os._exit(0)\n"
+         ours.recv(1)\n"
     );
     let watched = |rules: &str| watch_command(Some(rules), python(&script));
     let all = TICKS as u64 * 8_000_000;
     let ended = watched(TICK);
-    // Half of the work comes after the wait. The last task has no work. The child replies when its
-    // parent sleeps.
+    // Half of the work comes after the wait. The last task has no work. The child, which the task
+    // has woken, sleeps while its parent does: a task ends when all of its threads wait.
     assert_eq!(ended.only_type().1, TICKS as u64 + 1);
     assert!(ended.cpu_ns(None) < all / 4 * 3 + ended.stolen_ns, "{}", ended.pace);
     let continued = watched(&format!("{TICK}includes-waits = true\n"));
