@@ -10,7 +10,7 @@ use crate::harness::{Job, Running, eventually, workload};
 pub const TARGET: f64 = 0.9;
 pub const DEADLINE_MS: u64 = 100;
 /// The fastest speed of vm/pstates.asl.
-const FASTEST_KHZ: u64 = 3_000_000;
+pub const FASTEST_KHZ: u64 = 3_000_000;
 
 pub fn load_drivers() {
     for name in ["acpi-cpufreq", "cpufreq_userspace"] {
@@ -85,11 +85,11 @@ pub fn domain_of(cpu: usize) -> u32 {
 }
 
 /// The seed of tests for which the work of the tasks does not matter.
-const SEED: u64 = 1;
+pub const SEED: u64 = 1;
 
 /// A `tollgate run --pace` of this number of tasks.
 pub fn paced(tasks: u64) -> Job {
-    paced_with(tasks, SEED, "", &folder().keep())
+    paced_command(&slowed_tasks(tasks, SEED))
 }
 
 /// The same, with one actuator.
@@ -105,7 +105,7 @@ pub fn paced_with_store(actuator: &str, tasks: u64, folder: &Path) -> Job {
 /// The same, with work that depends on a seed. A test of targets needs another seed for each run
 /// that learns from earlier ones.
 pub fn paced_with_seed(actuator: &str, tasks: u64, seed: u64, folder: &Path) -> Job {
-    paced_with(tasks, seed, &format!("actuator = \"{actuator}\"\n"), folder)
+    paced_workload(&slowed_tasks(tasks, seed), &format!("actuator = \"{actuator}\"\n"), folder)
 }
 
 /// A `tollgate run --pace` of another workload with tasks of the same type.
@@ -113,16 +113,8 @@ pub fn paced_command(arguments: &str) -> Job {
     paced_workload(arguments, "", &folder().keep())
 }
 
-fn paced_with(tasks: u64, seed: u64, keys: &str, folder: &Path) -> Job {
-    paced_workload(&tasks_of_seed(tasks, seed), keys, folder)
-}
-
 /// The arguments of a workload with this number of tasks.
-pub fn slowed_tasks(tasks: u64) -> String {
-    tasks_of_seed(tasks, SEED)
-}
-
-fn tasks_of_seed(tasks: u64, seed: u64) -> String {
+pub fn slowed_tasks(tasks: u64, seed: u64) -> String {
     format!("slowed-tasks {tasks} {} {DEADLINE_MS} {seed}", DEADLINE_MS + 10)
 }
 
@@ -177,18 +169,27 @@ pub fn wait_until_slowed(running: &Running, actuator: &str, before: &[DomainStat
     });
 }
 
+/// Stops Tollgate at a moment at which `find` finds something. Returns what it finds then.
+#[track_caller]
+pub fn stop_when<T>(running: &Running, what: &str, find: impl Fn() -> Option<T>) -> T {
+    let mut found = None;
+    eventually(&format!("a stop at {what}"), || {
+        eventually(what, || {
+            assert!(!running.is_over(), "{}", running.read("err"));
+            find().is_some()
+        });
+        stop(running.pid());
+        found = find();
+        if found.is_none() {
+            running.signal(libc::SIGCONT);
+        }
+        found.is_some()
+    });
+    found.expect("it was found")
+}
+
 /// Stops Tollgate at a moment at which a domain has a slower speed. Returns the domain.
 #[track_caller]
 pub fn stop_while_slowed(running: &Running, actuator: &str, before: &[DomainState]) -> u32 {
-    let mut slowed = None;
-    eventually("a stop while a speed is slower", || {
-        wait_until_slowed(running, actuator, before);
-        stop(running.pid());
-        slowed = slowed_domains(actuator, before).first().copied();
-        if slowed.is_none() {
-            running.signal(libc::SIGCONT);
-        }
-        slowed.is_some()
-    });
-    slowed.expect("a domain")
+    stop_when(running, "a slower speed", || slowed_domains(actuator, before).first().copied())
 }
