@@ -1,6 +1,6 @@
 //! `--per`: rows of processes, threads and commands, which add up to the totals.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::process::Stdio;
 use std::time::Duration;
@@ -8,11 +8,6 @@ use std::time::Duration;
 use crate::harness::job::is_in_read;
 use crate::harness::report::{Call, CallKey};
 use crate::harness::{Job, Report, eventually, observe, words, workloads};
-
-/// Processes or threads at once. Each makes about ten different calls. On a machine with few
-/// processors, the gate has room for 3,584 different calls in all rows together, which tests that
-/// run at the same time share.
-const MANY: usize = 60;
 
 /// The values that must add up.
 type Sums = BTreeMap<CallKey, [u64; 8]>;
@@ -55,34 +50,11 @@ fn without_per_there_are_no_rows() {
 }
 
 #[test]
-fn rows_of_processes() {
-    let report = observe("--per process", &format!("short-processes {MANY}"));
-    check_sums(&report);
-    assert_eq!(report.groups.len(), MANY + 1);
-    let pids: BTreeSet<_> = report.groups.iter().map(|row| row.pid).collect();
-    assert_eq!(pids.len(), MANY + 1);
-    assert_eq!(of_getppid(&report), [3; MANY]);
-    assert!(report.groups.iter().all(|row| row.command == "workloads"));
-    assert!(report.groups.iter().all(|row| row.tid.is_none()));
-}
-
-#[test]
 fn threads_of_a_process_share_its_row() {
     let report = observe("--per process", "threads 20 5");
     check_sums(&report);
     assert_eq!(report.groups.len(), 1);
     assert_eq!(of_getppid(&report), [100]);
-}
-
-#[test]
-fn rows_of_threads() {
-    let report = observe("--per thread", &format!("threads {MANY} 5"));
-    check_sums(&report);
-    assert_eq!(report.groups.len(), MANY + 1);
-    assert_eq!(of_getppid(&report), [5; MANY]);
-    let pids: BTreeSet<_> = report.groups.iter().map(|row| row.pid).collect();
-    let tids: BTreeSet<_> = report.groups.iter().map(|row| row.tid).collect();
-    assert_eq!((pids.len(), tids.len()), (1, MANY + 1));
 }
 
 #[test]
@@ -108,10 +80,35 @@ fn rows_of_commands() {
     assert_eq!(count(&parent.calls, "getppid"), 1);
 }
 
-/// Uses all rows of the gate.
+/// Tests that need most rows or counters of the gate, which tests that run at the same time share.
 mod alone {
-    use super::check_sums;
-    use crate::harness::observe_crowd;
+    use std::collections::BTreeSet;
+
+    use super::{check_sums, of_getppid};
+    use crate::harness::{observe, observe_crowd};
+
+    #[test]
+    fn rows_of_processes() {
+        let report = observe("--per process", "short-processes 200");
+        check_sums(&report);
+        assert_eq!(report.groups.len(), 201);
+        let pids: BTreeSet<_> = report.groups.iter().map(|row| row.pid).collect();
+        assert_eq!(pids.len(), 201);
+        assert_eq!(of_getppid(&report), [3; 200]);
+        assert!(report.groups.iter().all(|row| row.command == "workloads"));
+        assert!(report.groups.iter().all(|row| row.tid.is_none()));
+    }
+
+    #[test]
+    fn rows_of_threads() {
+        let report = observe("--per thread", "threads 200 5");
+        check_sums(&report);
+        assert_eq!(report.groups.len(), 201);
+        assert_eq!(of_getppid(&report), [5; 200]);
+        let pids: BTreeSet<_> = report.groups.iter().map(|row| row.pid).collect();
+        let tids: BTreeSet<_> = report.groups.iter().map(|row| row.tid).collect();
+        assert_eq!((pids.len(), tids.len()), (1, 201));
+    }
 
     #[test]
     fn rows_are_reused() {

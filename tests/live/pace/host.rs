@@ -1,15 +1,13 @@
 //! Tasks of programs in other languages.
 
 use std::ffi::OsString;
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::process::CommandExt as _;
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use super::{NO_RULE, watch_command, watch_with_losses};
-use crate::harness::job::{copy, folder};
-use crate::harness::{Job, NOBODY, library, project, tollgate, words};
+use crate::harness::job::folder;
+use crate::harness::{Job, NOBODY, library, project, words};
 
 /// A script in Python that can use the library.
 fn python(script: &str) -> Vec<OsString> {
@@ -189,29 +187,6 @@ fn wait_for_a_socket_ends_a_task_unless_the_rule_includes_waits() {
     let continued = watched(&format!("{TICK}includes-waits = true\n"));
     assert_eq!(continued.only_type().1, TICKS as u64 + 1);
     assert!(continued.cpu_ns(None) >= all / 100 * 98, "{}", continued.pace);
-}
-
-/// The goldens of the command line run it without capabilities, but as the user of the tests.
-#[test]
-fn traces_are_simulated_by_any_user() {
-    let inputs = folder();
-    let [program, trace] = ["tollgate", "trace.jsonl"].map(|name| inputs.path().join(name));
-    copy(&tollgate(), &program);
-    const HEADER: &str = concat!(
-        r#"{"schema":"tollgate.pace.trace/1","#,
-        r#""types":[{"name":"frame","deadline_ms":28.6,"target":0.95}]}"#,
-    );
-    let task = |index| {
-        let (begin, cycles) = (index as f64 * 0.03, 5_000_000 + index % 7 * 500_000);
-        format!("{{\"type\":0,\"begin_s\":{begin},\"cycles\":{cycles}}}\n")
-    };
-    let tasks: String = (0..40).map(task).collect();
-    fs::write(&trace, format!("{HEADER}\n{tasks}")).expect("it is ours");
-    fs::set_permissions(&trace, Permissions::from_mode(0o644)).expect("it is ours");
-    let mut job = Job::of(vec![program.into(), "pace".into(), "simulate".into(), trace.into()]);
-    job.command.args(["--levels", "rk3399-a72"]).uid(NOBODY).gid(NOBODY);
-    let text = job.finish().success().text();
-    assert!(text.contains("frame (deadline 28.6 ms") && text.contains("20 to judge"), "{text}");
 }
 
 #[test]

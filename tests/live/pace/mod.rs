@@ -5,16 +5,18 @@ mod host;
 mod sessions;
 
 use std::ffi::CString;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 
 use serde_json::Value;
 
-use crate::harness::job::folder;
+use crate::harness::job::{copy, folder};
 use crate::harness::scheduling::{stolen_ns, tick_ns};
-use crate::harness::{Job, report, words, workload};
+use crate::harness::{Job, NOBODY, report, tollgate, words, workload};
 
 /// What a watch has recorded.
 struct Watched {
@@ -376,4 +378,27 @@ fn rule_for_another_port_or_program_begins_nothing() {
     let watched = watch(Some(&rules), "worked-messages 3 0");
     assert_eq!(watched.types(), []);
     assert_eq!(watched.pace["simulation"], Value::Null);
+}
+
+/// The goldens of the command line run it without capabilities, but as the user of the tests.
+#[test]
+fn traces_are_simulated_by_any_user() {
+    let inputs = folder();
+    let [program, trace] = ["tollgate", "trace.jsonl"].map(|name| inputs.path().join(name));
+    copy(&tollgate(), &program);
+    const HEADER: &str = concat!(
+        r#"{"schema":"tollgate.pace.trace/1","#,
+        r#""types":[{"name":"frame","deadline_ms":28.6,"target":0.95}]}"#,
+    );
+    let task = |index| {
+        let (begin, cycles) = (index as f64 * 0.03, 5_000_000 + index % 7 * 500_000);
+        format!("{{\"type\":0,\"begin_s\":{begin},\"cycles\":{cycles}}}\n")
+    };
+    let tasks: String = (0..40).map(task).collect();
+    fs::write(&trace, format!("{HEADER}\n{tasks}")).expect("it is ours");
+    fs::set_permissions(&trace, Permissions::from_mode(0o644)).expect("it is ours");
+    let mut job = Job::of(vec![program.into(), "pace".into(), "simulate".into(), trace.into()]);
+    job.command.args(["--levels", "rk3399-a72"]).uid(NOBODY).gid(NOBODY);
+    let text = job.finish().success().text();
+    assert!(text.contains("frame (deadline 28.6 ms") && text.contains("20 to judge"), "{text}");
 }
