@@ -93,21 +93,26 @@ pub fn sum_over_cpus(map: &impl MapCore, key: u32) -> Result<u64> {
 /// The kernel keeps 15 characters of a map's name.
 const HEADER_NAME: &str = ".bss.tollgate";
 
-/// The header maps of all gates. There is more than one while the kernel frees an older gate.
-pub fn headers() -> impl Iterator<Item = MapHandle> {
+/// The headers of all gates, with their maps. There is more than one while the kernel frees an
+/// older gate. A gate that no process can join any more has no [`wire::GATE_MAGIC`].
+pub fn headers() -> impl Iterator<Item = Result<(MapHandle, wire::gate_header)>> {
     MapInfoIter::default()
         .filter(|info| info.name.as_bytes() == HEADER_NAME.as_bytes())
         .filter_map(|info| MapHandle::from_map_id(info.id).ok())
+        .map(|map| {
+            let header = MappedArray::<wire::gate_header>::new(&map, 1)?.read(0);
+            Ok((map, header))
+        })
 }
 
 /// The bits of [`wire::gate_mask`] with which gates of this build were loaded, as far as the kernel
 /// still has their headers: a gate that is being freed counts as well.
 pub fn enabled_by_gates() -> u32 {
-    let header = |map| Some(MappedArray::<wire::gate_header>::new(&map, 1).ok()?.read(0));
     let is_ours = |header: &wire::gate_header| {
         header.magic == wire::GATE_MAGIC && header.build == wire::BUILD
     };
-    headers().filter_map(header).filter(is_ours).fold(0, |all, header| all | header.enabled)
+    let ours = headers().flatten().map(|(_, header)| header).filter(is_ours);
+    ours.fold(0, |all, header| all | header.enabled)
 }
 
 /// Whether a link attaches a program that uses this map. When a process ends, the kernel frees its

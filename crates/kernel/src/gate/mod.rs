@@ -107,10 +107,8 @@ impl ActiveGeneration {
 /// Whether a gate that uses the map with this ID is attached. If that cannot be read, it counts as
 /// attached.
 pub(crate) fn is_gate_of_map_attached(id: u32) -> bool {
-    maps::headers().any(|map| {
-        let header = MappedArray::<wire::gate_header>::new(&map, 1).map(|header| header.read(0));
-        header.is_ok_and(|header| header.map_ids.contains(&id))
-            && maps::is_attached(&map).unwrap_or(true)
+    maps::headers().flatten().any(|(map, header)| {
+        header.map_ids.contains(&id) && maps::is_attached(&map).unwrap_or(true)
     })
 }
 
@@ -197,8 +195,8 @@ impl Gate {
 
     /// The gate of another living process, if there is one.
     fn join(extensions: &'static [&'static dyn KernelSide]) -> Result<Option<Self>> {
-        for map in maps::headers() {
-            let header = MappedArray::<wire::gate_header>::new(&map, 1)?.read(0);
+        for found in maps::headers() {
+            let (map, header) = found?;
             if header.magic != wire::GATE_MAGIC {
                 continue;
             }

@@ -43,7 +43,7 @@ impl ExtensionSetup for UnreadTasks {
 
     fn start(self: Box<Self>, context: &mut SessionContext<'_>) -> Result<Box<dyn Extension>> {
         let rules = match self.has_rules {
-            true => rules::read(None)?.tracking_rules,
+            true => rules::read(None)?.0.tracking_rules,
             false => TrackingRules::default(),
         };
         let tracking = Tracking::open(context.gate)?;

@@ -182,10 +182,8 @@ impl PacingInSession {
         let tasks = TrackedTasks::start(context, &input.rules)?;
         let named = input.rules.file.actuator.as_ref();
         let name = named.map(|named| named.value.as_str());
-        let domains = with_actuators(root, tasks.domains(), name).map_err(|error| match named {
-            Some(named) => input.rules.error_at(named, &error, actuators::HELP),
-            None => error,
-        })?;
+        let domains = with_actuators(root, tasks.domains(), name)
+            .map_err(|error| input.rules.locate(named, error, actuators::HELP))?;
         let waits_for_governor = domains.iter().any(|(_, actuator)| {
             matches!(actuator, Actuator::Bounds | Actuator::Preference | Actuator::Clamp)
         });

@@ -38,7 +38,7 @@ impl PacingSetup {
 
     /// Reads a file of task rules, and the levels of this machine.
     fn read(path: &Path, store: SampleStore) -> Result<Self> {
-        let mut rules = rules::read(Some(path))?;
+        let (rules, levels) = rules::read(Some(path))?;
         let domains =
             cpufreq::domains(Path::new("/")).context("cannot read the frequency domains")?;
         if domains.is_empty() {
@@ -47,11 +47,10 @@ impl PacingSetup {
                 watch` shows what lower speeds would save"
             );
         }
-        if let Some(LevelFile { levels, .. }) = rules.levels.take() {
-            check_levels(&levels, &domains).map_err(|error| match &rules.file.levels {
-                Some(named) => rules.error_at(named, &error, HELP_OF_LEVELS),
-                None => error,
-            })?;
+        if let Some(LevelFile { levels, .. }) = levels {
+            let named = rules.file.levels.as_ref();
+            check_levels(&levels, &domains)
+                .map_err(|error| rules.locate(named, error, HELP_OF_LEVELS))?;
             return Ok(Self { input: PacingInput { rules, levels, store } });
         }
         let mut kinds = machine_levels::find().map_err(|error| {

@@ -24,21 +24,26 @@ pub struct ResolvedRules {
     pub file: TaskRules,
     /// The rules as the gate needs them.
     pub tracking_rules: TrackingRules,
-    /// The levels that the file names.
-    pub levels: Option<LevelFile>,
     source: SourceFile,
 }
 
 impl ResolvedRules {
-    /// An error at the position of a value of the file.
-    pub fn error_at<T>(&self, value: &At<T>, error: &anyhow::Error, help: &str) -> anyhow::Error {
+    /// The error, at the position of the value of the file that causes it. Without such a value,
+    /// the error as it is.
+    pub fn locate<T>(
+        &self,
+        value: Option<&At<T>>,
+        error: anyhow::Error,
+        help: &str,
+    ) -> anyhow::Error {
+        let Some(value) = value else { return error };
         let problem = Problem::new(value.span.clone(), format!("{error:#}")).help(help).sanitize();
         file_problems::error(&self.source, &[problem])
     }
 }
 
-/// The rules of a file, or the built-in ones without a file.
-pub fn read(path: Option<&Path>) -> Result<ResolvedRules> {
+/// The rules of a file, or the built-in ones without a file, and the levels that the file names.
+pub fn read(path: Option<&Path>) -> Result<(ResolvedRules, Option<LevelFile>)> {
     let source = match path {
         Some(path) => SourceFile::read(path, KIND)?,
         None => SourceFile::new("the built-in rules".into(), BUILT_IN.into()),
@@ -61,7 +66,7 @@ pub fn read(path: Option<&Path>) -> Result<ResolvedRules> {
         exempt: file.exempt.clone(),
         users,
     };
-    Ok(ResolvedRules { file, tracking_rules, levels, source })
+    Ok((ResolvedRules { file, tracking_rules, source }, levels))
 }
 
 /// The file of levels that a file of rules names, or a built-in one.
@@ -128,7 +133,7 @@ mod tests {
 
     #[test]
     fn built_in_rules_are_valid() {
-        let file = read(None).unwrap().file;
+        let file = read(None).unwrap().0.file;
         let names: Vec<_> = file.rules.iter().map(|rule| rule.name.as_str()).collect();
         assert_eq!(names, ["input", "events", "timer", "message"]);
     }
@@ -143,7 +148,7 @@ mod tests {
     }
 
     /// The rules of a file that begins with these lines, next to a file of levels.
-    fn read_file(lines: &str) -> Result<ResolvedRules> {
+    fn read_file(lines: &str) -> Result<(ResolvedRules, Option<LevelFile>)> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tasks.toml");
         let levels = "level = [{ mhz = 300, watts = 2 }]";
@@ -155,7 +160,7 @@ mod tests {
 
     #[test]
     fn users_are_found() {
-        let of = |line: &str| read_file(line).map(|rules| rules.tracking_rules.users);
+        let of = |line: &str| read_file(line).map(|(rules, _)| rules.tracking_rules.users);
         assert_eq!(of("users = [\"root\", \"1234\"]").unwrap().unwrap(), [0, 1234]);
         let error = format!("{:#}", of("users = [\"1\", \"no such\"]").unwrap_err());
         assert!(error.contains("there is no user \"no such\" in /etc/passwd"), "{error}");
@@ -165,7 +170,7 @@ mod tests {
 
     #[test]
     fn levels_are_in_relation_to_the_file() {
-        let of = |name: &str| read_file(&format!("levels = {name:?}")).map(|rules| rules.levels);
+        let of = |name: &str| read_file(&format!("levels = {name:?}")).map(|(_, levels)| levels);
         assert_eq!(of("board.toml").unwrap().unwrap().levels.all().len(), 1);
         assert_eq!(of("rightspeed").unwrap().unwrap().levels.all().len(), 3);
         for missing in ["nosuch", "nosuch.toml"] {

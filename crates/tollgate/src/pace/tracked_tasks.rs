@@ -78,10 +78,8 @@ impl TrackedTasks {
         let named = rules.file.cycle_counter.as_ref();
         let counter = named.map(|named| &named.value);
         let cycle_event = cycle_counter::count_cycles(context, &tracking, counter);
-        let cycle_event = cycle_event.map_err(|error| match named {
-            Some(named) => rules.error_at(named, &error, cycle_counter::HELP),
-            None => error,
-        })?;
+        let cycle_event =
+            cycle_event.map_err(|error| rules.locate(named, error, cycle_counter::HELP))?;
         let tasks = Self {
             session,
             tracking,

@@ -26,8 +26,8 @@ pub fn watch(arguments: &WatchArguments) -> Result<ExitCode> {
         written.refuse_inputs(&arguments.levels)?;
         written.refuse_inputs(&arguments.rules)?;
     }
-    let mut rules = rules::read(arguments.rules.as_deref())?;
-    let named = match rules.levels.take() {
+    let (rules, levels) = rules::read(arguments.rules.as_deref())?;
+    let named = match levels {
         Some(levels) if arguments.levels.is_empty() => vec![levels],
         _ => level_set::find_all(&arguments.levels)?,
     };
