@@ -3,11 +3,11 @@
 use crate::arguments::Arguments;
 use crate::failure::Outcome;
 use crate::{
-    abi, blocking, calls, children, command_server, consumer, datagrams, escapes, file_user,
-    in_band, in_band_connections, in_band_isolation, in_band_lives, in_band_waiters, inherited,
-    known_wakers, lives, load, odd_tasks, opener, outcomes, plugin_calls, reading, relay, requests,
-    routine, seccomp, side_effects, signal_forker, signals, slowed_tasks, stopping_parents, tasks,
-    tenants, tick_waits, waits, wake_ups,
+    abi, beginning_calls, blocking, calls, children, command_server, consumer, datagrams, escapes,
+    file_user, in_band, in_band_connections, in_band_isolation, in_band_lives, in_band_waiters,
+    inherited, known_wakers, lives, load, odd_tasks, opener, outcomes, plugin_calls, reading,
+    relay, requests, routine, seccomp, side_effects, signal_forker, signals, slowed_tasks,
+    stopping_parents, tasks, tenants, tick_waits, waits, wake_ups,
 };
 
 pub struct Workload {
@@ -186,6 +186,8 @@ pub const WORKLOADS: &[Workload] = &[
         "Does as compute on a CPU that it shares with 3 busy processes."),
     workload("compute-before-thread", "MS", lives::compute_before_thread,
         "Does as compute with a real-time priority, on a CPU for which a new thread waits."),
+    workload("overslept", "MS", lives::overslept,
+        "Sleeps MS ms on a CPU that another thread occupies from then on for twice as long."),
     workload("touch-fresh", "MS", lives::touch_fresh,
         "Maps fresh memory, writes to each of its pages and unmaps it, for MS ms."),
     workload("map-cold", "FILE", lives::map_cold,
@@ -262,6 +264,8 @@ pub const WORKLOADS: &[Workload] = &[
         prints how many nanoseconds of processor time they took."),
     workload("wake-ups", "KIND N", wake_ups::wake_ups,
         "Is woken N times by a descriptor: an epoll, a terminal, an event or a timer."),
+    workload("beginning-calls", "N", beginning_calls::beginning_calls,
+        "Makes each call that can begin a task N times, on objects that are ready."),
     workload("named-types", "N", tasks::named_types,
         "Reads a byte from stdin, and names N types of tasks."),
     workload("ticks", "N MS", tasks::ticks,
@@ -287,7 +291,7 @@ pub const WORKLOADS: &[Workload] = &[
         "Starts own-tasks N 0 and ends without waiting for it."),
     workload("exec-in-task", "N", tasks::exec_in_task,
         "Begins a task, and executes chained-tasks N without ending it."),
-    workload("worked-messages", "N MS", tasks::worked_messages,
+    workload("worked-messages", "N MS [--port PORT]", tasks::worked_messages,
         "Sends N messages over TCP to a thread that works MS ms for each; prints its port."),
     workload("slowed-tasks", "N PERIOD_MS DEADLINE_MS SEED", slowed_tasks::slowed_tasks,
         "Begins and ends N tasks, each with work for an emulated processor at its present speed; \
@@ -318,6 +322,8 @@ pub const WORKLOADS: &[Workload] = &[
         "Exits with status N."),
     workload("kill-self", "SIG", signals::kill_self,
         "Sends itself the signal with number SIG, at its default action; exits 0 if it survives."),
+    workload("trace-me", "", signals::trace_me,
+        "Has its parent trace it, sends itself SIGWINCH, and executes calls 7."),
 ];
 
 pub fn help() -> String {

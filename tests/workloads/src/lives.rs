@@ -8,6 +8,7 @@ use crate::output::print_line;
 use crate::reading::{MAX_CPUS, Siblings, pin_to};
 use crate::ring::{IoRing, SQPOLL};
 use crate::signals::pause_forever;
+use crate::sleepers::is_asleep;
 use std::fs::File;
 use std::hint;
 use std::os::fd::AsRawFd as _;
@@ -51,15 +52,45 @@ pub fn compute_beside(mut arguments: Arguments) -> Outcome {
 pub fn compute_before_thread(mut arguments: Arguments) -> Outcome {
     let milliseconds = arguments.number("MS", 0..=HOUR_MS)?;
     arguments.end()?;
+    pin_here()?;
+    run_first()?;
+    let thread = thread::spawn(|| ());
+    compute_for(milliseconds);
+    thread.join().map_err(|_| failed("the thread has panicked"))
+}
+
+/// Another thread takes the processor of the sleeping one, and keeps it for longer than the sleep.
+pub fn overslept(mut arguments: Arguments) -> Outcome {
+    let milliseconds = arguments.number("MS", 0..=HOUR_MS)?;
+    arguments.end()?;
+    pin_here()?;
+    // SAFETY: takes no arguments.
+    let sleeper = unsafe { libc::gettid() };
+    let busy = thread::spawn(move || {
+        while !is_asleep(sleeper) {
+            hint::spin_loop();
+        }
+        run_first()?;
+        compute_for(2 * milliseconds);
+        Ok(())
+    });
+    nap(milliseconds)?;
+    busy.join().map_err(|_| failed("the thread has panicked"))?
+}
+
+/// Pins this process to the processor on which it runs.
+fn pin_here() -> Outcome {
     // SAFETY: takes nothing.
-    pin_to(check(unsafe { libc::sched_getcpu() }, "find the CPU")? as u64)?;
+    pin_to(check(unsafe { libc::sched_getcpu() }, "find the CPU")? as u64)
+}
+
+/// Gives this thread a real-time priority. New threads do not have it.
+fn run_first() -> Outcome {
     let parameter = libc::sched_param { sched_priority: 1 };
     let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
     // SAFETY: a valid parameter.
     check(unsafe { libc::sched_setscheduler(0, policy, &parameter) }, "set the priority")?;
-    let thread = thread::spawn(|| ());
-    compute_for(milliseconds);
-    thread.join().map_err(|_| failed("the thread has panicked"))
+    Ok(())
 }
 
 pub fn touch_fresh(mut arguments: Arguments) -> Outcome {

@@ -10,6 +10,7 @@
 
 mod abi;
 mod arguments;
+mod beginning_calls;
 mod blocking;
 mod calls;
 mod catalogue;

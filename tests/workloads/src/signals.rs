@@ -158,3 +158,14 @@ pub fn leave_to(work: impl FnOnce() -> Outcome + Send + 'static) -> ! {
         unsafe { libc::syscall(libc::SYS_exit, 0) };
     }
 }
+
+/// Has its parent trace it, and stops at a signal and at an execve.
+pub fn trace_me(arguments: Arguments) -> Outcome {
+    arguments.end()?;
+    // SAFETY: takes numbers only.
+    let traced = unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) };
+    check(traced, "be traced by the parent")?;
+    // SAFETY: takes a number. The signal is ignored by default.
+    check(unsafe { libc::raise(libc::SIGWINCH) }, "send itself a signal")?;
+    Err(process::exec_calls(c"7"))
+}

@@ -4,9 +4,9 @@ use std::ffi::CString;
 use std::fs::File;
 use std::hint;
 use std::io::{self, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt as _;
-use std::process::{Command, Stdio};
+use std::process::{self, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -195,13 +195,17 @@ pub fn ticks(mut arguments: Arguments) -> Outcome {
 pub fn worked_messages(mut arguments: Arguments) -> Outcome {
     let count = arguments.number("N", 1..=MAX_TASKS)?;
     let ms = arguments.number("MS", 0..=HOUR_MS)?;
+    let port = arguments.flag("--port", "PORT", 1..=u16::MAX.into())?.unwrap_or(0);
     arguments.end()?;
-    let port = serve(count, ms).map_err(|error| os_failure("pass messages", error))?;
+    let port = serve(count, ms, port as u16).map_err(|error| os_failure("pass messages", error))?;
     print_line(&port.to_string())
 }
 
-fn serve(count: u64, ms: u64) -> io::Result<u16> {
-    let listener = TcpListener::bind(("127.0.0.1", 0))?;
+/// Port 0 stands for one that is free.
+fn serve(count: u64, ms: u64, port: u16) -> io::Result<u16> {
+    // An address of its own: the port is free there.
+    let [_, a, b, c] = process::id().to_be_bytes();
+    let listener = TcpListener::bind((Ipv4Addr::new(127, a, b, c), port))?;
     let address = listener.local_addr()?;
     let server = thread::spawn(move || -> io::Result<()> {
         let (mut connection, _) = listener.accept()?;
