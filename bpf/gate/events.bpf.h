@@ -81,4 +81,17 @@ static __always_inline u64 switch_ns(struct switching *at)
 	return at->now;
 }
 
+/*
+ * Since when a thread that is switched in has been in the queue of this processor, as far as the
+ * kernel knows: otherwise, the time of the switch.
+ */
+static __always_inline u64 queued_ns(struct switching *at)
+{
+	u64 now = switch_ns(at), queued = at->task->sched_info.last_queued;
+
+	if (!queued || queued + at->cpu->clock_offset > now)
+		return now;
+	return queued + at->cpu->clock_offset;
+}
+
 #endif

@@ -438,7 +438,7 @@ static __always_inline void lens_add_outside(struct thread_state *thread, struct
 static __always_inline void lens_return_outside(struct switching *at)
 {
 	struct lens_life *life = lens_life_of(at->thread);
-	u64 now = switch_ns(at), left = life->left_ns, queued, waited;
+	u64 now = switch_ns(at), left = life->left_ns, waited;
 
 	at->thread->lens_switch.switched_in_ns = now;
 	if (left && !at->task->sched_info.pcount) {
@@ -455,10 +455,7 @@ static __always_inline void lens_return_outside(struct switching *at)
 	 * The kernel adds the time in the queue of this processor right after this event. After a
 	 * migration, it may count from the latest tick of the processor.
 	 */
-	waited = at->task->sched_info.run_delay - life->left_delay_ns;
-	queued = at->task->sched_info.last_queued + at->cpu->clock_offset;
-	if (at->task->sched_info.last_queued && queued < now)
-		waited += now - queued;
+	waited = at->task->sched_info.run_delay - life->left_delay_ns + now - queued_ns(at);
 	life->off_ns += now - left;
 	lens_add_outside(at->thread, life, now - left, waited);
 }

@@ -66,14 +66,8 @@ static __always_inline bool flame_may_sample(u32 session, u64 now)
  */
 static __always_inline u64 flame_waited(struct switching *at)
 {
-	u64 now = switch_ns(at), queued = at->task->sched_info.last_queued;
-	u64 waited =
-		at->task->sched_info.run_delay - at->thread->lens_switch.run_delay_last;
-
-	queued += at->cpu->clock_offset;
-	if (at->task->sched_info.last_queued && queued < now)
-		waited += now - queued;
-	return waited;
+	return at->task->sched_info.run_delay - at->thread->lens_switch.run_delay_last +
+	       switch_ns(at) - queued_ns(at);
 }
 
 /* A thread is switched in that was off the processor for `off` within its call. */

@@ -396,7 +396,7 @@ static __always_inline u64 lens_take_site(struct switching *at, u64 off)
 	struct thread_state *thread = at->thread;
 	struct lens_cold *cold = lens_cold_of(thread);
 	struct stack *stack;
-	u64 now = switch_ns(at);
+	u64 now = switch_ns(at), woken;
 	bool long_sleep;
 
 	cold->unsampled_sleeps += 1;
@@ -416,9 +416,12 @@ static __always_inline u64 lens_take_site(struct switching *at, u64 off)
 	cold->unsampled_sleep_ns = 0;
 	cold->unsampled_sleeps = 0;
 	if (has(thread, LENS_WHY)) {
-		why_end_sleep(thread->slot, now - off, now);
+		woken = queued_ns(at);
+		if (woken <= now - off)
+			woken = now;
+		why_end_sleep(thread->slot, now - off, woken);
 		if (long_sleep)
-			why_save_longest(thread->slot, now - off, now);
+			why_save_longest(thread->slot, now - off, woken);
 	}
 	/*
 	 * Uniform between half a budget and one and a half, so that sampling does not fall into
@@ -458,9 +461,7 @@ static __always_inline void lens_switch_in(struct switching *at)
 		return;
 	if (site && has(thread, LENS_WHY))
 		lens_trace_waker(thread->slot, now);
-	/* Since it was woken up, it has been in the queue of this processor. */
-	lens_trace_wait(thread->slot, at->task->sched_info.last_queued + at->cpu->clock_offset,
-			now, site);
+	lens_trace_wait(thread->slot, queued_ns(at), now, site);
 }
 
 #endif

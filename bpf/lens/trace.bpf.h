@@ -113,7 +113,7 @@ __noinline int lens_trace_wait(u32 slot, u64 ready, u64 returned, u64 site)
 	record->left_ns = left;
 	if (!thread->lens.is_asleep)
 		ready = left;
-	else if (ready < left || ready > returned)
+	else if (ready < left)
 		ready = returned;
 	record->ready_ns = ready;
 	record->returned_ns = returned;

@@ -149,3 +149,21 @@ fn without_the_option_there_are_no_causes() {
     let sites = report.calls.iter().flat_map(|call| &call.blocked_in);
     assert!(sites.into_iter().all(|site| site.woken_by.is_empty() && site.locks.is_empty()));
 }
+
+/// Occupies a processor.
+mod alone {
+    use super::WAIT_NS;
+    use crate::harness::{Job, workload};
+
+    /// The wait for a processor after the wake-up is no part of the sleep.
+    #[test]
+    fn sleep_ends_with_the_wake_up() {
+        let run = Job::run("--why --slower-than 100ms", workload("overslept 200"));
+        let report = run.finish().success().report().complete();
+        let sleep = report.slow.iter().find(|call| call.name == "nanosleep");
+        let sleep = sleep.unwrap_or_else(|| panic!("no slow nanosleep: {:?}", report.slow));
+        assert!(sleep.runqueue_ns >= WAIT_NS, "{sleep:?}");
+        let why = sleep.why.as_ref().expect("a reason");
+        assert!(why.slept_ns.abs_diff(sleep.blocked_ns) < WAIT_NS / 2, "{sleep:?}");
+    }
+}
