@@ -7,11 +7,13 @@ mod sessions;
 use std::ffi::CString;
 use std::fs::{self, Permissions};
 use std::io::Write as _;
+use std::net::TcpListener;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 
+use ::pace::{BEGINNING_CALLS, MAX_RULES};
 use serde_json::Value;
 
 use crate::harness::job::{copy, folder};
@@ -216,6 +218,31 @@ fn tasks_begin_by_descriptors_of_each_kind() {
 }
 
 #[test]
+fn each_beginning_call_begins_tasks() {
+    const TASKS: u64 = 3;
+    for calls in BEGINNING_CALLS.chunks(MAX_RULES) {
+        let rule = |(call, _): &(&str, _)| {
+            // At its start, the program reads files.
+            let descriptor = if *call == "read" { "descriptor = \"socket\"\n" } else { "" };
+            format!(
+                "[[rule]]\nname = \"{call}\"\nprogram = \"workloads\"\ncalls = \"{call}\"\n\
+                {descriptor}"
+            )
+        };
+        let rules: String = calls.iter().map(rule).collect();
+        let watched = watch(Some(&rules), &format!("beginning-calls {TASKS}"));
+        // A name is followed by the kind of the descriptor.
+        let call = |name: &str| name.split(' ').nth(1).map(str::to_owned);
+        let mut found: Vec<_> =
+            watched.types().into_iter().map(|(name, tasks)| (call(name), tasks)).collect();
+        found.sort_unstable();
+        let expected: Vec<_> =
+            calls.iter().map(|(call, _)| (Some((*call).to_owned()), TASKS)).collect();
+        assert_eq!(found, expected);
+    }
+}
+
+#[test]
 fn tasks_have_the_work_of_threads_that_still_run() {
     let watched = watch(Some(NO_RULE), "running-tasks 20 3");
     assert_eq!(watched.only_type(), ("workloads: frame", 20));
@@ -349,6 +376,16 @@ fn type_has_the_port_of_the_receiver() {
         watched.only_type(),
         (format!("workloads: message (socket, port {port})").as_str(), 12)
     );
+}
+
+#[test]
+fn rule_for_a_port_has_its_messages() {
+    let free = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
+    let port = free.expect("an address").port();
+    let rules = format!("{MESSAGES}port = {port}\n");
+    let watched = watch(Some(&rules), &format!("worked-messages 12 1 --port {port}"));
+    let name = format!("workloads: message (socket, port {port})");
+    assert_eq!(watched.only_type(), (name.as_str(), 12));
 }
 
 /// The deadline is shorter than the work.

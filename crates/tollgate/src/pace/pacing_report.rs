@@ -297,3 +297,75 @@ impl Section for PacingReport {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use zerocopy::FromZeros as _;
+
+    use super::*;
+    use crate::pace::hardware_counts::MeasuredEnergy;
+
+    #[test]
+    fn text_has_the_speeds_the_tasks_and_their_energy() {
+        let kind = TraceType { name: "game: frame".into(), deadline_ms: 28.6, target: 0.95 };
+        let rare = TraceType { name: "game: load".into(), ..kind.clone() };
+        let mut frames = PacedType::new(&kind);
+        for took_ms in [20, 28, 29, 20] {
+            frames.add(&wire::pace_record {
+                begin_ns: 1_000_000,
+                end_ns: (1 + took_ms) * 1_000_000,
+                cpu_ns: 10_000_000,
+                cycles: 12_000_000,
+                energy_pj: 3_000_000_000,
+                ..wire::pace_record::new_zeroed()
+            });
+        }
+        let domain = |number| PacedDomain {
+            number,
+            cpus: vec![number],
+            actuator: "setspeed".into(),
+            changes: 0,
+            lost: None,
+        };
+        let mut stats = SpeedStats::default();
+        stats.changes.extend([1200, 3]);
+        stats.lost.push((4, "it went offline".into()));
+        let mut report = PacingReport::new(PacedSession {
+            domains: vec![domain(0), domain(4)],
+            stats: &stats,
+            types: vec![PacedType::new(&rare), frames],
+            replaced: ReplacedTypes { types: 1, tasks: 2 },
+            fastest: Level { hz: 3e9, watts: 9.5 },
+            idle_watts: 0.5,
+            hardware: HardwareCounts {
+                cycle_counter: Some("cpu-cycles".into()),
+                measured_energy: Some(MeasuredEnergy { joules: 9.0, source: "perf".into() }),
+            },
+            planning: Duration::from_millis(250),
+            unfinished: 1,
+            abandoned: 3,
+        });
+        report.latency_us = Some(Latency { median: 20.0, p99: 50.0 });
+        let mut text = String::new();
+        report.write_text(&mut text, 1);
+        // 12 mJ, and 48 million cycles of 3 nJ.
+        let expected = "\
+pacing: 1,203 speed changes in 2 frequency domains, latency: median 20.0 µs, 99 % 50.0 µs
+the cycles of tasks are counted by cpu-cycles
+the processors used 9.00 J for all work (measured by perf)
+planning used 0.250 s of processor time
+policy4 is not paced any more: it went offline
+unfinished tasks: 1
+tasks that their programs did not end: 3
+
+   tasks  deadline  target             % missed     CPU s    MHz modelled J     %  type
+       4      28.6    0.95     25.0 [0.6, 80.6]    0.0400   1200     0.0120   8.3  game: frame
+… 1 of 2 types are not shown (--top 2 shows all)
+1 type made room for newer ones, because at most 4,000 are kept; their 2 tasks are not in the table
+The deadline is in milliseconds; MHz is the mean speed at which the tasks ran. Their energy (J)
+is modelled from the power of the levels; % is its share of what the fastest level would have
+needed.
+";
+        assert_eq!(text, expected);
+    }
+}

@@ -243,6 +243,15 @@ fn actuator_that_the_machine_lacks_has_a_position() {
 }
 
 #[test]
+fn levels_of_another_machine_have_a_position() {
+    load_drivers();
+    let folder = folder();
+    let daemon = pacing_daemon("levels = \"rightspeed\"\n", folder.path());
+    let expected = "the fastest of these levels is 700 MHz, but the fastest speed of policy0 is";
+    daemon.finish().exits_with(125).says(expected).says(":1:10");
+}
+
+#[test]
 fn a_thousand_tasks_at_once_are_paced() {
     load_drivers();
     let before = state();
