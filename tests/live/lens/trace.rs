@@ -7,7 +7,7 @@ use std::path::Path;
 use prost::Message;
 
 use super::subject::Subject;
-use crate::harness::job::folder;
+use crate::harness::job::{folder, kill};
 use crate::harness::report::Call;
 use crate::harness::{Job, Report, workload};
 
@@ -193,10 +193,26 @@ fn files_that_cannot_be_written_leave_the_report_whole() {
 }
 
 #[test]
+fn trace_of_a_watch_begins_with_the_watch() {
+    let folder = folder();
+    let path = folder.path().join("t.pftrace");
+    let program = Job::of(workload("sleep 1 100000")).start();
+    let pid = program.pid();
+    let options = format!("-p {pid} --for 1s --trace {} --trace-for 100ms", path.display());
+    Job::lens(&options).finish().success();
+    kill(pid as i32, libc::SIGKILL);
+    program.finish();
+    let (sums, _) = read(&path);
+    // Each sleep takes more than a millisecond.
+    let traced = sums.get("nanosleep").map_or(0, |sum| sum.count);
+    assert!((1..100).contains(&traced), "{sums:?}");
+}
+
+#[test]
 fn traces_are_limited() {
     let (report, sums, marks) = trace_of("--trace-for 1ms", "sleep 10 5");
-    let traced = sums.get("nanosleep").map_or(0, |sum| sum.count);
-    assert!(traced < report.count("nanosleep"), "{sums:?}");
+    // Each takes longer.
+    assert!(report.count("nanosleep") == 5 && !sums.contains_key("nanosleep"), "{sums:?}");
     assert_eq!(marks, ["the trace has reached its duration"]);
     let (report, sums, marks) = trace_of("--trace-size 1", "calls 50000");
     let traced = sums["getppid"].count;

@@ -26,6 +26,18 @@ pub enum TraceRecord {
     Waker(wire::trace_waker),
 }
 
+impl TraceRecord {
+    /// When the call, or the time off the processor, ended. `None`: what has ended a sleep belongs
+    /// to the next wait of its thread.
+    pub fn ended_ns(&self) -> Option<u64> {
+        match self {
+            Self::Call(call) => Some(call.ended_ns),
+            Self::Wait(wait) => Some(wait.returned_ns),
+            Self::Waker(_) => None,
+        }
+    }
+}
+
 /// Reads the trace of a session.
 pub struct TraceReader {
     ring: RingReader,

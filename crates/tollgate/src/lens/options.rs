@@ -13,7 +13,7 @@ use super::order::Order;
 use super::session::LensSetup;
 use super::trace::TraceOptions;
 use crate::call_name::known_call;
-use crate::options::duration;
+use crate::options::{duration, positive_duration};
 use crate::output::is_stdio;
 
 /// A trace of 1 TiB.
@@ -71,7 +71,7 @@ pub struct LensOptions {
     #[arg(
         long,
         value_name = "TIME",
-        value_parser = duration,
+        value_parser = positive_duration,
         default_value = "10s",
         requires = "trace"
     )]

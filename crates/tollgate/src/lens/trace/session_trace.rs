@@ -53,6 +53,7 @@ pub struct SessionTrace {
     lost: u64,
     /// When the session began to count.
     began_ns: u64,
+    has_begun: bool,
     /// The session has the end of the trace.
     is_limited: bool,
     is_full: bool,
@@ -105,6 +106,7 @@ impl SessionTrace {
             unwritten: 0,
             lost: 0,
             began_ns,
+            has_begun: false,
             is_limited: false,
             is_full: false,
         })
@@ -113,11 +115,13 @@ impl SessionTrace {
     /// The session counts from this time on.
     pub fn begin(&mut self, began_ns: u64) {
         self.began_ns = began_ns;
+        self.has_begun = true;
     }
 
     /// Reads what was recorded.
     pub fn tend(&mut self, gate: &Gate, session: u32) -> Result<()> {
-        if !self.is_limited {
+        // A watch is tended before it begins.
+        if self.has_begun && !self.is_limited && !self.is_full {
             self.is_limited = true;
             gate.trace_until(session, self.until_ns());
         }
@@ -141,7 +145,9 @@ impl SessionTrace {
     }
 
     fn add(&mut self, record: &TraceRecord) {
-        if self.is_full {
+        // The gate may have got to know the limit later.
+        let is_late = record.ended_ns().is_some_and(|ended_ns| ended_ns >= self.until_ns());
+        if self.is_full || self.has_begun && is_late {
             return;
         }
         match record {
