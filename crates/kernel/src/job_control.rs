@@ -6,24 +6,68 @@ use std::os::fd::AsRawFd as _;
 use crate::process::{has_terminal, parent_of, session_of};
 use crate::signals::stop_with_command;
 
-/// The next change of a child's state, without a wait: the child, and its exit status or signal.
-fn state_change(
-    kind: libc::idtype_t,
+/// A change of a child's state.
+struct StateChange {
     child: u32,
-    options: libc::c_int,
-) -> Option<(u32, libc::c_int)> {
+    /// CLD_EXITED, CLD_STOPPED and so on (sigaction(2)).
+    code: libc::c_int,
+    /// The exit status or the signal.
+    status: libc::c_int,
+}
+
+/// The next change of a child's state, without a wait.
+fn state_change(kind: libc::idtype_t, child: u32, options: libc::c_int) -> Option<StateChange> {
     // SAFETY: an all-zero destination of the expected type is valid. The kernel fills in the fields
     // of SIGCHLD, or leaves the zeros.
     unsafe {
         let mut info: libc::siginfo_t = std::mem::zeroed();
         let found = libc::waitid(kind, child, &raw mut info, options | libc::WNOHANG) == 0;
-        (found && info.si_pid() != 0).then(|| (info.si_pid() as u32, info.si_status()))
+        (found && info.si_pid() != 0).then(|| StateChange {
+            child: info.si_pid() as u32,
+            code: info.si_code,
+            status: info.si_status(),
+        })
     }
 }
 
 /// The signal by which the command is stopped, if it is, until [`stop_with`] is called.
 pub fn stopped_by(command: u32) -> Option<libc::c_int> {
-    Some(state_change(libc::P_PID, command, libc::WSTOPPED | libc::WNOWAIT)?.1)
+    let change = state_change(libc::P_PID, command, libc::WSTOPPED | libc::WNOWAIT)?;
+    (change.code == libc::CLD_STOPPED).then_some(change.status)
+}
+
+/// Ends the tracing of the command's threads that have made this thread their tracer
+/// (PTRACE_TRACEME, ptrace(2)) and have stopped: nothing else would continue them. Returns whether
+/// there were any. While another child is stopped, only the first thread is found.
+pub fn detach_tracees(command: u32) -> bool {
+    let mut is_any = false;
+    for (kind, child) in [(libc::P_PID, command), (libc::P_ALL, 0)] {
+        let next = || state_change(kind, child, libc::WSTOPPED | libc::WNOWAIT);
+        while let Some(stop) = next().filter(|stop| stop.code == libc::CLD_TRAPPED) {
+            if !detach(&stop) {
+                break;
+            }
+            is_any = true;
+        }
+    }
+    is_any
+}
+
+/// Continues a stopped tracee with the signal that has stopped it.
+fn detach(stop: &StateChange) -> bool {
+    let child = stop.child as libc::pid_t;
+    // SAFETY: the kernel fills a siginfo_t that is large enough. The tracee stands until it is
+    // detached.
+    unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        let has_info = libc::ptrace(libc::PTRACE_GETSIGINFO, child, 0, &raw mut info) == 0;
+        // The trap of an execve is for the tracer, and would end the program. It looks as if the
+        // program had sent it.
+        let is_of_execve =
+            has_info && stop.status == libc::SIGTRAP && info.si_code == libc::SI_USER;
+        let signal = if is_of_execve { 0 } else { stop.status };
+        libc::ptrace(libc::PTRACE_DETACH, child, 0, signal) == 0
+    }
 }
 
 /// The process group in the foreground of a terminal.
@@ -78,7 +122,9 @@ fn is_job_of_shell() -> bool {
 pub fn reap_orphans(is_own: impl Fn(u32) -> bool) {
     loop {
         let ended = state_change(libc::P_ALL, 0, libc::WEXITED | libc::WNOWAIT);
-        let Some((ended, _)) = ended.filter(|(ended, _)| !is_own(*ended)) else { return };
+        let Some(ended) = ended.map(|ended| ended.child).filter(|ended| !is_own(*ended)) else {
+            return;
+        };
         // SAFETY: a child that has ended; its status is of no interest.
         unsafe { libc::waitpid(ended as i32, std::ptr::null_mut(), libc::WNOHANG) };
     }

@@ -63,6 +63,15 @@ fn stop_and_continue_reach_the_command() {
     run.finish().exits_with(128 + libc::SIGTERM);
 }
 
+/// Tollgate is the parent of the command.
+#[test]
+fn command_that_its_parent_shall_trace_goes_on() {
+    let report = Job::run("", workload("trace-me")).finish().success().report();
+    assert_eq!(report.count("getppid"), 7);
+    let said = |note: &String| note.contains("has asked its parent to trace it");
+    assert!(report.notes.iter().any(said), "{:?}", report.notes);
+}
+
 #[test]
 fn command_that_stops_itself_is_a_stopped_job() {
     let mut terminal = Terminal::new();

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use kernel::clock::now_ns;
-use kernel::job_control::{reap_orphans, stop_with, stopped_by};
+use kernel::job_control::{detach_tracees, reap_orphans, stop_with, stopped_by};
 use kernel::process::{Child, GatedCommand};
 use kernel::signals::Dispositions;
 
@@ -22,6 +22,10 @@ use crate::session_runner::{SessionEnd, SessionRunner};
 use crate::user::User;
 use crate::watchdog::is_watchdog;
 pub use find_program::{find_program, refusal, refuse};
+
+/// The note on a command that has called ptrace(PTRACE_TRACEME).
+const TRACE_ME: &str =
+    "the command has asked its parent to trace it, which is Tollgate: it is not traced";
 
 /// Starts a command in a session. The session's extensions must have been prepared for the command.
 /// `before` is called just before the command's process is created. Fails with an exit status if
@@ -71,7 +75,10 @@ pub fn finish(
     let mut notes = Vec::new();
     while !child.ended_within(runner.deadline(), runner.descriptor()) {
         if let Err(error) = runner.tend() {
-            note_once(&mut notes, &error);
+            note_once(&mut notes, format!("{error:#}"));
+        }
+        if detach_tracees(child.pid) {
+            note_once(&mut notes, TRACE_ME.to_owned());
         }
         if let Some(signal) = stopped_by(child.pid)
             && !runner.is_stopped_by_guard(child.pid)
@@ -104,8 +111,7 @@ pub fn finish(
 }
 
 /// The failure of a periodic action is repeated until the end, but noted once.
-fn note_once(notes: &mut Vec<String>, error: &anyhow::Error) {
-    let note = format!("{error:#}");
+fn note_once(notes: &mut Vec<String>, note: String) {
     if !notes.contains(&note) {
         notes.push(note);
     }
