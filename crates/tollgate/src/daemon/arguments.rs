@@ -30,10 +30,11 @@ pub struct DaemonArguments {
     #[arg(long = "plugin", value_name = "FILE")]
     pub plugins: Vec<PathBuf>,
     /// With --unit or --cgroup, apply the handlers of sockets and packets of these plugins to the
-    /// whole machine
+    /// whole machine; with --exe, but neither of them, run these plugins for all processes
     ///
     /// Without this option, those of sockets apply to the daemon's tasks only, and a plugin with
-    /// those of packets is refused, because a packet belongs to no task.
+    /// those of packets is refused, because a packet belongs to no task. With --exe, but neither
+    /// --unit nor --cgroup, plugins are refused, because --exe selects only what is guarded.
     #[arg(long, requires = "plugins")]
     pub plugins_machine_wide: bool,
     /// Guard only this executable; may be repeated

@@ -97,7 +97,13 @@ fn response(request: &[u8], page: &Page) -> String {
     let is_page = path(&String::from_utf8_lossy(target)) == "/metrics";
     let (status, more, text) = match method {
         b"GET" | b"HEAD" if is_page => {
-            ("200 OK", "", page.lock().map(|page| page.clone()).unwrap_or_default())
+            match page.lock().map(|page| page.clone()).unwrap_or_default() {
+                // An empty page would end all series.
+                empty if empty.is_empty() => {
+                    ("503 Service Unavailable", "", "the daemon is starting\n".into())
+                }
+                page => ("200 OK", "", page),
+            }
         }
         b"GET" | b"HEAD" => ("404 Not Found", "", "see /metrics\n".into()),
         _ if is_page => {
@@ -135,6 +141,16 @@ mod tests {
         let mut reply = String::new();
         stream.read_to_string(&mut reply).expect("it replies");
         reply
+    }
+
+    #[test]
+    fn page_that_is_not_there_yet_is_an_error() {
+        let page = Page::default();
+        let reply = response(b"GET /metrics HTTP/1.1\r\n\r\n", &page);
+        assert!(reply.starts_with("HTTP/1.1 503 Service Unavailable\r\n"), "{reply}");
+        *page.lock().expect("nobody has it") = "tollgate_x 1\n".into();
+        let reply = response(b"GET /metrics HTTP/1.1\r\n\r\n", &page);
+        assert!(reply.starts_with("HTTP/1.1 200 OK\r\n"), "{reply}");
     }
 
     #[test]

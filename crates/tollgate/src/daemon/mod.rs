@@ -108,6 +108,7 @@ pub fn run(arguments: &DaemonArguments) -> Result<ExitCode> {
     let pace = PacingSetup::of_daemon(&arguments.pace)?;
     let sources = plugin::read_all(&arguments.plugins)?;
     let scope = match (select.all, arguments.plugins_machine_wide) {
+        (true, false) if !arguments.exe.is_empty() => PluginScope::Unselected,
         (true, _) => PluginScope::Machine,
         (false, true) => PluginScope::Widened,
         (false, false) => PluginScope::Session,

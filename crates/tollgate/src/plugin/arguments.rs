@@ -88,10 +88,12 @@ pub struct LoadArguments {
     #[arg(long, value_name = "N", default_value_t = 0, allow_hyphen_values = true)]
     pub priority: i32,
     /// In a daemon for a part of the machine, apply the handlers of sockets and packets to the
-    /// whole machine
+    /// whole machine; if it has --exe, but neither --unit nor --cgroup, run the plugin for all
+    /// processes
     ///
-    /// Without this option, those of sockets apply to the daemon's tasks only, and a plugin with
-    /// those of packets is refused, because a packet belongs to no task.
+    /// Without this option, those of sockets apply to the daemon's tasks only, a plugin with those
+    /// of packets is refused, because a packet belongs to no task, and a daemon that has --exe, but
+    /// neither --unit nor --cgroup, refuses all plugins.
     #[arg(long)]
     pub machine_wide: bool,
     #[command(flatten)]

@@ -113,7 +113,9 @@ pub fn report_problems(
 ) -> Result<()> {
     let is_faulty = problems.iter().any(|problem| problem.severity == Severity::Error);
     if !result.json || !is_faulty {
-        return print_problems(problems, source, result.top);
+        // What the command does does not depend on whether somebody can read its messages.
+        let _ = print_problems(problems, source, result.top);
+        return Ok(());
     }
     let rows = problems.iter().map(|problem| PluginProblem::new(problem, source)).collect();
     output.write_json(&PluginCheckReport::with_problems_only(&source.name, rows))

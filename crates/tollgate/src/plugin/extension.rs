@@ -55,6 +55,8 @@ pub struct Plugins {
     lost: u64,
     /// The session whose tasks run the plugins, or all sessions.
     session: u32,
+    /// They run for all processes, although the daemon guards selected programs.
+    pub are_unselected: bool,
     host: PluginHost,
 }
 
@@ -109,6 +111,7 @@ impl Plugins {
             new: Vec::new(),
             lost: 0,
             session,
+            are_unselected: false,
             host,
         }
     }
@@ -224,7 +227,15 @@ impl Plugins {
     }
 
     fn check_reach(&self, built: &CompiledPlugin, placement: Placement) -> Result<()> {
-        if self.session == ALL_SESSIONS || placement.is_machine_wide {
+        if placement.is_machine_wide {
+            return Ok(());
+        }
+        ensure!(
+            !self.are_unselected,
+            "the daemon guards selected programs (--exe), and a plugin runs for all processes of \
+            the machine: `tollgate plugin load --machine-wide` loads it all the same"
+        );
+        if self.session == ALL_SESSIONS {
             return Ok(());
         }
         check_reach(built, "`tollgate plugin load --machine-wide` loads the plugin all the same")

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use control::Response;
 use kernel::plugin::ALL_SESSIONS;
 use kernel::session::SessionOptions;
@@ -27,10 +27,16 @@ pub enum PluginScope {
     /// At hooks of the gate for the tasks of the session, otherwise for the whole machine.
     Widened,
     Machine,
+    /// For the whole machine, although the daemon guards selected programs. Each plugin needs the
+    /// user's consent.
+    Unselected,
 }
 
 /// Why a command's plugins cannot deny packets, and what can.
 const ONLY_IN_A_DAEMON: &str = "load the plugin into a daemon with `tollgate plugin load`";
+/// Why a daemon with --exe runs no plugins, and how it does.
+const NEEDS_CONSENT: &str = "--exe selects what is guarded, and plugins run for all processes of \
+    the machine: give --cgroup or --unit instead, or run them for all with --plugins-machine-wide";
 /// How a daemon for a part of the machine denies packets.
 const WIDEN_THE_DAEMON: &str = "--plugins-machine-wide runs the plugin all the same";
 
@@ -63,6 +69,7 @@ impl PluginSetup {
         has_guard: bool,
         scope: PluginScope,
     ) -> Result<Self> {
+        ensure!(scope != PluginScope::Unselected || sources.is_empty(), NEEDS_CONSENT);
         let widen = (scope == PluginScope::Session).then_some(WIDEN_THE_DAEMON);
         let host = PluginHost { has_guard, takes_calls: true };
         let mask = mask(&sources, usize::MAX, widen, host)?;
@@ -88,12 +95,13 @@ impl ExtensionSetup for PluginSetup {
 
     fn start(self: Box<Self>, context: &mut SessionContext<'_>) -> Result<Box<dyn Extension>> {
         let session = match self.scope {
-            PluginScope::Machine => ALL_SESSIONS,
+            PluginScope::Machine | PluginScope::Unselected => ALL_SESSIONS,
             PluginScope::Session | PluginScope::Widened => context.session.index,
         };
         let is_machine_wide = self.scope != PluginScope::Session;
         let placement = Placement { is_machine_wide, ..Placement::default() };
-        let plugins = Plugins::of_session(session, self.host);
+        let mut plugins = Plugins::of_session(session, self.host);
+        plugins.are_unselected = self.scope == PluginScope::Unselected;
         let (sources, output) = (self.sources, self.output);
         let has_logged_ungated = false;
         Ok(Box::new(PluginsInSession { plugins, output, sources, placement, has_logged_ungated }))
