@@ -117,3 +117,19 @@ fn remains_of_a_killed_writer_do_not_disturb() {
     assert_eq!(shown(&store), before_import);
     import_all(&store, &more);
 }
+
+#[test]
+fn incomplete_export_fails() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = folder.path().join("store");
+    let file = export(folder.path(), "read");
+    succeeded(tollgate().args(["guard", "import", "--store"]).args([&store, &file]));
+    let damaged = store.join(format!("{}.baseline", "0".repeat(64)));
+    fs::write(damaged, "{").expect("written");
+    let output = tollgate().args(["guard", "export", "--all", "--store"]).arg(&store).output();
+    let output = output.expect("it runs");
+    assert_eq!(output.status.code(), Some(125));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("1 of 2 baselines cannot be read"), "{said}");
+    assert!(output.stdout.is_empty());
+}

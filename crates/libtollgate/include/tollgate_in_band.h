@@ -120,7 +120,9 @@ static inline uint64_t tollgate_sequence(const struct tollgate_records *records)
 /*
  * Returns the latest call of the calling thread, if it was recorded after the sequence number
  * `before`. Returns NULL if it was not: Tollgate does not record this thread any more, or could not
- * record the call (`losses`). The record is valid until the thread has made 15 further calls.
+ * record the call (`losses`). The record is valid until the thread has made 15 further calls. Copy
+ * it before you use tollgate_site_name() and tollgate_site_source(), which each make about ten
+ * calls.
  */
 static inline const struct tollgate_call *tollgate_latest(const struct tollgate_records *records,
 							  uint64_t before)

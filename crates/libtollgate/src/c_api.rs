@@ -158,6 +158,10 @@ pub unsafe extern "C" fn tollgate_plugin_call(
     result: *mut c_int,
 ) -> c_int {
     to_errno(|| {
+        if arguments.is_null() && count > 0 {
+            let sentence = format!("{count} arguments are given, and their address is NULL");
+            return Err(ErrnoMessage(libc::EINVAL, sentence));
+        }
         // SAFETY: the caller's contract.
         let (plugin, arguments) = unsafe {
             (&*plugin, if count == 0 { &[] } else { slice::from_raw_parts(arguments, count) })

@@ -203,12 +203,18 @@ pub fn parse() -> Result<Cli, clap::Error> {
         // environment variables are read. Without the variables, there may be no error.
         let mut command = Cli::command();
         command.build();
-        without_variables(command).try_get_matches().err().unwrap_or(error)
+        with_clear_errors(command).try_get_matches().err().unwrap_or(error)
     })
 }
 
-fn without_variables(command: clap::Command) -> clap::Command {
-    command.mut_args(|argument| argument.env(None::<&str>)).mut_subcommands(without_variables)
+/// Without the variables, and with negative numbers as values of options: the message then names
+/// the option, and does not call the number an unexpected argument.
+fn with_clear_errors(command: clap::Command) -> clap::Command {
+    let with_clear_error = |argument: clap::Arg| {
+        let is_option = argument.get_action().takes_values() && !argument.is_positional();
+        argument.env(None::<&str>).allow_negative_numbers(is_option)
+    };
+    command.mut_args(with_clear_error).mut_subcommands(with_clear_errors)
 }
 
 /// Prints clap's message. Bad usage has the exit status of Tollgate's own failures; help succeeds.

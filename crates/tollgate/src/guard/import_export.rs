@@ -41,7 +41,14 @@ pub fn export(arguments: &ExportArguments) -> Result<ExitCode> {
     let mut output = Output::open(arguments.output.as_deref(), Output::Stdout)?;
     // After this call, the store has what a daemon knows.
     is_served_by_daemon(&arguments.socket, &arguments.store.folder)?;
-    let all = Store::new(&arguments.store.folder).load_all()?;
+    let store = Store::new(&arguments.store.folder);
+    let stored = store.files()?.len();
+    let all = store.load_all()?;
+    let missing = stored.saturating_sub(all.len());
+    // A backup must not be replaced by one that is not complete.
+    if arguments.all && missing > 0 {
+        bail!("{missing} of {stored} baselines cannot be read, so nothing is exported");
+    }
     let chosen = match arguments.all {
         true => all,
         false => select_all(&arguments.programs, &all)?.into_iter().cloned().collect(),

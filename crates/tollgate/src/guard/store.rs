@@ -157,7 +157,8 @@ impl Store {
         Ok(all)
     }
 
-    fn files(&self) -> Result<Vec<PathBuf>> {
+    /// The files of the baselines.
+    pub fn files(&self) -> Result<Vec<PathBuf>> {
         store_folder::check(&self.folder)?;
         let context = || format!("cannot read the store {}", shown_path(&self.folder));
         let entries = match fs::read_dir(&self.folder) {
