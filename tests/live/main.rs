@@ -9,8 +9,9 @@
 //! under test; by default, these are cargo's `tollgate` and the `workloads` beside it.
 //!
 //! All Tollgate processes of a machine share one gate, so tests that run in parallel are sessions
-//! of one gate. Those in a module `alone` decide which gate is loaded, so they run one by one. Each
-//! test observes only processes that it started. Every wait has a time limit.
+//! of one gate. Those in a module `alone` decide which gate is loaded, need most of its tables, or
+//! occupy a processor, so they run one by one. Each test observes only processes that it started.
+//! Every wait has a time limit.
 
 mod daemon;
 mod gate;
