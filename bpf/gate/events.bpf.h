@@ -47,6 +47,8 @@ struct joining {
 	 * session; NULL: nothing.
 	 */
 	struct thread_state *before;
+	/* The thread is new. */
+	bool is_forked;
 	/* The identity that user space has found; IDENTITY_CURRENT: that of the current process. */
 	u64 identity;
 	/* The mask that the thread gets, to which a handler can add its extension. */

@@ -68,13 +68,14 @@ static __always_inline u32 inherited_mask(struct session *session, struct thread
 /* Applies a session to a thread. `before`: as in struct joining. */
 static __always_inline void apply_session(struct thread_state *thread, u32 session_index,
 					  struct session *session, struct thread_state *before,
-					  u64 identity)
+					  bool is_forked, u64 identity)
 {
 	struct joining at = {
 		.thread = thread,
 		.session = session,
 		.session_index = session_index,
 		.before = before,
+		.is_forked = is_forked,
 		.identity = identity,
 	};
 
@@ -127,7 +128,7 @@ static __always_inline void gate_thread(struct task_struct *task, u32 session_in
 	thread->row = row;
 	thread->session = session_index;
 	thread->until_exec = until_exec;
-	apply_session(thread, session_index, session, parent, identity);
+	apply_session(thread, session_index, session, parent, is_forked, identity);
 	call_begin_to_count(thread, task);
 	if (is_forked)
 		call_fork(thread, parent);
@@ -309,6 +310,27 @@ static __always_inline u32 row_beside(u32 index, struct session *session, struct
 	return row ? common_row_below(index, row) : 0;
 }
 
+/*
+ * The guard of another session has ended, and has left a thread of this session without a guard.
+ */
+static __always_inline void guard_again(struct thread_state *thread, u32 index,
+					struct session *session, u64 identity)
+{
+	struct joining at = {
+		.thread = thread,
+		.session = session,
+		.session_index = index,
+		.identity = identity,
+		.mask = session->mask,
+	};
+
+	if (!(config.enabled & session->mask & GUARD) || has(thread, GUARD) ||
+	    READ_ONCE(session->beginning) == SESSION_WAITS)
+		return;
+	guard_join(&at);
+	__sync_fetch_and_or(&thread->mask, at.mask & GUARD);
+}
+
 /* Makes a task that already runs a task of the session. */
 static __always_inline void attach_task(struct task_struct *task, u32 index,
 					struct session *session, u64 identity)
@@ -336,6 +358,7 @@ static __always_inline void attach_task(struct task_struct *task, u32 index,
 	 */
 	if (thread->mask && (thread->session == index || counts_in(thread, index) ||
 			     !(session->mask & ~SERVICE))) {
+		guard_again(thread, index, session, identity);
 		attach_service(thread, task, is_member);
 		return;
 	}
@@ -373,7 +396,7 @@ static __always_inline void attach_task(struct task_struct *task, u32 index,
 	else
 		move_to_row(thread, row);
 	thread->session = index;
-	apply_session(thread, index, session, is_free ? NULL : thread, identity);
+	apply_session(thread, index, session, is_free ? NULL : thread, false, identity);
 	attach_service(thread, task, is_member);
 }
 

@@ -111,28 +111,44 @@ static __always_inline void guard_begin_program(struct thread_state *thread, u64
 }
 
 /*
- * A guarded thread stays guarded. If it already runs, it keeps its guard, which may hold it. A
- * thread whose program that guard does not select gets the new guard. A new thread gets the new
- * session's guard or, if there is none, that of its parent.
+ * Whether a guarded thread keeps the guard of the thread that it continues from. If it already
+ * runs, it does, because that guard may hold it, unless that guard does not select its program. A
+ * new thread of a process always does. A new process gets the guard of the session that it joins,
+ * if that has one.
  */
+static __always_inline bool guard_stays(struct joining *at)
+{
+	struct thread_state *thread = at->thread, *before = at->before;
+
+	if (!before || !has(before, GUARD))
+		return false;
+	if (before == thread)
+		return thread->guard.held ||
+		       thread->guard.profile_slot != GUARD_PROFILE_UNSELECTED;
+	return !(at->mask & GUARD) || before->guard.session == at->session_index ||
+	       thread->tgid == before->tgid;
+}
+
 static __always_inline void guard_join(struct joining *at)
 {
 	struct thread_state *thread = at->thread, *before = at->before;
-	bool was_guarded = false, stays = false;
+	u32 session = at->mask & GUARD ? at->session_index : 0;
+	bool was_guarded, stays;
 
 	if (!(config.enabled & GUARD))
 		return;
-	if (before) {
-		was_guarded = has(before, GUARD);
-		if (before == thread)
-			stays = was_guarded &&
-				(thread->guard.held ||
-				 thread->guard.profile_slot != GUARD_PROFILE_UNSELECTED);
-		else
-			stays = was_guarded && before->guard.session == at->session_index;
+	was_guarded = before && has(before, GUARD);
+	stays = guard_stays(at);
+	if (!stays && (session || (at->is_forked && !before))) {
+		session = guard_session_of((u64)READ_ONCE(thread->task), session);
+		/* A new process continues with its parent's guard, and not with a new sequence. */
+		stays = was_guarded && before != thread && before->guard.session == session;
 	}
-	if ((at->mask & GUARD) && !stays) {
-		thread->guard.session = at->session_index;
+	if (stays) {
+		at->mask |= GUARD;
+	} else if (session) {
+		at->mask |= GUARD;
+		thread->guard.session = session;
 		if (!before)
 			guard_note_stopped(thread);
 		/* Before its first execve, the thread runs Tollgate's own program. */
@@ -141,8 +157,6 @@ static __always_inline void guard_join(struct joining *at)
 					    was_guarded ?
 						    guard_executors[before->slot & (THREADS - 1)] :
 						    executor_of_running((void *)thread->task));
-	} else if (was_guarded) {
-		at->mask |= GUARD;
 	}
 }
 
@@ -159,6 +173,9 @@ static __always_inline void guard_exec(struct thread_state *thread)
 	 */
 	if (unlikely(READ_ONCE(header.ever_held)))
 		guard_cold_of(thread)->ever_held = 1;
+	/* If the thread is held, the session that guards its new program releases it. */
+	thread->guard.session =
+		guard_session_of((u64)READ_ONCE(thread->task), thread->guard.session);
 	guard_begin_program(thread, IDENTITY_CURRENT, executor_of((void *)READ_ONCE(thread->task)));
 }
 

@@ -1,23 +1,25 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Which programs may be selected (--exe). The others get no profile, so that they cannot use up the
- * profiles of those that are selected.
+ * Which programs may be selected (--exe), and which session guards them. Programs that no session
+ * selects get no profile, so that they cannot use up the profiles of those that are selected.
  */
 #ifndef TOLLGATE_GUARD_SELECTION_BPF_H
 #define TOLLGATE_GUARD_SELECTION_BPF_H
 
 #include "gate/state.bpf.h"
+#include "gate/threads.bpf.h"
 #include "lib/hash.bpf.h"
 #include "wire/guard.h"
 
 HASH_MAP(guard_selected_files, GUARD_SELECTED_FILES, struct guard_selected_file, u32);
 
+/* Of several sessions, the one with the largest value guards the program. */
 enum file_selection {
-	/* The session does not select programs. */
-	FILE_ANY,
 	FILE_UNSELECTED,
 	/* It has the name of a selected file. Any user can give this name to a file. */
 	FILE_OF_NAME,
+	/* The session guards all programs. */
+	FILE_ANY,
 	FILE_SELECTED,
 };
 
@@ -49,6 +51,55 @@ __noinline u32 selection_of(u64 address, u32 session_index)
 		key.value = hash_mix(key.value, words[i]);
 	key.by = GUARD_SELECTED_NAME;
 	return bpf_map_lookup_elem(&guard_selected_files, &key) ? FILE_OF_NAME : FILE_UNSELECTED;
+}
+
+/* A search for the session that guards a task's program. */
+struct guard_search {
+	u64 address;
+	u32 own;
+	u32 chosen;
+	enum file_selection best;
+};
+
+static long compare_session(u32 index, struct guard_search *at)
+{
+	struct task_struct *task = (void *)at->address;
+	struct session *session = session_at(index);
+	enum file_selection selection;
+
+	if (!index || index == at->own || !session || !session->used || !session->is_system_wide ||
+	    !(session->mask & GUARD) ||
+	    level_of_namespace(task, session->owner_namespace) == MAX_PID_LEVEL)
+		return 0;
+	selection = selection_of(at->address, index);
+	if (selection > at->best) {
+		at->best = selection;
+		at->chosen = index;
+	}
+	return 0;
+}
+
+/*
+ * The session that guards a task's program: `own`, which may be 0 (none), or a machine-wide session
+ * that selects the program more precisely. A session that guards a command or control groups keeps
+ * all programs that it selects.
+ */
+__noinline u32 guard_session_of(u64 address, u32 own)
+{
+	struct guard_search at = { .address = address, .own = own, .chosen = own };
+	struct session *session;
+
+	if (!(config.enabled & GUARD))
+		return own;
+	if (own) {
+		at.best = selection_of(address, own);
+		session = session_at(own);
+		if (!session || at.best == FILE_SELECTED ||
+		    (at.best != FILE_UNSELECTED && !session->is_system_wide))
+			return own;
+	}
+	bpf_loop(SESSIONS, compare_session, &at, 0);
+	return at.chosen;
 }
 
 #endif

@@ -629,6 +629,18 @@ impl Gate {
         (1..wire::SESSIONS).any(|index| index != own.index && self.is_open(index))
     }
 
+    /// The other sessions, by [`wire::session::number`]. `true`: it guards processes, or gates new
+    /// ones, and this session may have none of them.
+    pub fn other_sessions(&self, own: &Session) -> BTreeMap<u64, bool> {
+        let others = (1..wire::SESSIONS).filter(|index| *index != own.index);
+        let sessions = others.map(|index| self.sessions.read(index));
+        let used = sessions.filter(|session| session.used != 0);
+        used.map(|session| {
+            (session.number, session.mask & wire::GUARD != 0 || session.is_system_wide != 0)
+        })
+        .collect()
+    }
+
     /// Whether a living process has the session of this number.
     pub(crate) fn is_open(&self, index: u32) -> bool {
         let session = self.sessions.read(index);

@@ -78,6 +78,8 @@ pub struct SessionRunner {
     ended: bool,
     /// Another session has existed while this one attached tasks, and may have taken them.
     was_shared: bool,
+    /// The numbers of other sessions that guard processes, or that gate new ones.
+    rivals: BTreeSet<u64>,
 }
 
 impl SessionRunner {
@@ -137,6 +139,7 @@ impl SessionRunner {
             begun: false,
             ended: false,
             was_shared: false,
+            rivals: BTreeSet::new(),
         };
         for setup in setups {
             let extension = setup
@@ -210,6 +213,19 @@ impl SessionRunner {
     /// Whether the gate has any other session.
     pub fn is_shared(&self) -> bool {
         self.gate.is_shared(&self.session)
+    }
+
+    /// Whether a session has ended, since the last call, that may have had processes which this
+    /// session is to guard.
+    pub fn has_rival_ended(&mut self) -> bool {
+        let others = self.gate.other_sessions(&self.session);
+        let has_ended = self.rivals.iter().any(|number| !others.contains_key(number));
+        // A session that is ending gates no new processes, but still has the old ones.
+        let is_rival = |(number, takes): (u64, bool)| {
+            (takes || self.rivals.contains(&number)).then_some(number)
+        };
+        self.rivals = others.into_iter().filter_map(is_rival).collect();
+        has_ended
     }
 
     /// Whether a guard has stopped this process, or may have.

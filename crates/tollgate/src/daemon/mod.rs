@@ -244,8 +244,13 @@ impl Daemon<'_> {
     }
 
     fn refresh(&mut self) -> Result<()> {
+        // The processes of a session that has ended are attached again.
+        let has_rival_ended = self.runner.has_rival_ended();
+        if has_rival_ended {
+            self.attached.clear();
+        }
         // In a system-wide session, the gate sees new processes when they start.
-        if !self.select.all {
+        if !self.select.all || has_rival_ended {
             self.refresh_processes()?;
         }
         for error in self.runner.refresh() {

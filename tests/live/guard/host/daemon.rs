@@ -277,7 +277,7 @@ fn control_is_root_only_and_exclusive() {
     daemon.request("status");
 }
 
-/// The process stays with the first daemon, unless that does not guard its program.
+/// The process stays with the first daemon until that ends, unless that does not guard its program.
 #[test]
 fn second_daemon_of_a_group_guards_what_the_first_does_not() {
     let (first, second, cgroup) = (Guarded::new(), Guarded::new(), TestCgroup::new());
@@ -293,15 +293,17 @@ fn second_daemon_of_a_group_guards_what_the_first_does_not() {
             });
         }
         let after = GuardDaemon::start(&second, &cgroup, "--guard=enforce");
-        if is_free {
-            eventually("it is guarded", || {
-                server.send_and_wait(&[b'u'; 500]);
-                after.program().is_some_and(|program| program["calls"].as_u64() > Some(1000))
-            });
-        } else {
+        if !is_free {
             let said = || after.running.read("err").contains("already guards process");
             eventually("its message", said);
+            assert_eq!(after.program(), None);
+            before.running.signal(libc::SIGTERM);
+            before.running.finish().success();
         }
+        eventually("it is guarded", || {
+            server.send_and_wait(&[b'u'; 500]);
+            after.program().is_some_and(|program| program["calls"].as_u64() > Some(1000))
+        });
     }
 }
 
