@@ -68,6 +68,10 @@ pub const EVENTS_NOT_WRITTEN: &str = "guard events not written to the file of --
 /// reader of stderr.
 pub const MESSAGES_NOT_WRITTEN: &str = "messages not written (stderr was not read)";
 
+/// A loss that Tollgate counts itself: calls that a session within this one has counted.
+pub const CALLS_OF_INNER_SESSIONS: &str =
+    "calls only in the tables (another session watched their threads)";
+
 /// A loss that Tollgate counts itself: programs whose files the guard did not hash.
 pub const PROGRAMS_NOT_IDENTIFIED: &str = "programs not identified (file not hashed)";
 

@@ -495,7 +495,9 @@ mod tests {
     use kernel::losses::LOSS_REASONS;
 
     use super::*;
-    use crate::extension::{EVENTS_NOT_WRITTEN, PLUGIN_RECORDS_LOST, PROGRAMS_NOT_IDENTIFIED};
+    use crate::extension::{
+        CALLS_OF_INNER_SESSIONS, EVENTS_NOT_WRITTEN, PLUGIN_RECORDS_LOST, PROGRAMS_NOT_IDENTIFIED,
+    };
 
     /// The lines of a page's section about losses.
     fn losses_of(page: &str) -> impl Iterator<Item = &str> {
@@ -536,6 +538,7 @@ mod tests {
             EVENTS_NOT_WRITTEN,
             MESSAGES_NOT_WRITTEN,
             PROGRAMS_NOT_IDENTIFIED,
+            CALLS_OF_INNER_SESSIONS,
         ];
         let counted = counted.chain(own);
         assert_eq!(documented, counted.map(str::to_owned).collect());

@@ -9,7 +9,7 @@ use prost::Message;
 use super::subject::Subject;
 use crate::harness::job::{folder, kill};
 use crate::harness::report::Call;
-use crate::harness::{Job, Report, workload};
+use crate::harness::{Job, Report, tollgate, workload};
 
 /// What is read of a trace: protos/perfetto/trace/ in <https://github.com/google/perfetto>.
 #[derive(Clone, PartialEq, Message)]
@@ -218,4 +218,24 @@ fn traces_are_limited() {
     let traced = sums["getppid"].count;
     assert!(traced < report.count("getppid"), "{traced}");
     assert_eq!(marks, ["the trace has reached its size"]);
+}
+
+/// Calls of threads that another session has are in the report alone.
+#[test]
+fn calls_of_an_inner_session_are_a_loss() {
+    let folder = folder();
+    let inner = [tollgate().into(), "run".into(), "--no-toll".into(), "--".into()];
+    for option in ["--trace", "--slower-than 1s", "--flame-blocked"] {
+        let path = folder.path().join("file");
+        let option = match option.contains(' ') {
+            true => option.to_owned(),
+            false => format!("{option} {}", path.display()),
+        };
+        let command = inner.iter().cloned().chain(workload("calls 1000")).collect();
+        let report = Job::run(&option, command).finish().success().report();
+        let only = "calls only in the tables (another session watched their threads)";
+        let lost = report.losses.get(only);
+        assert!(lost.is_some_and(|lost| (1000..1200).contains(lost)), "{option}: {lost:?}");
+        assert_eq!(report.complete_but(&[only]).count("getppid"), 1000);
+    }
 }

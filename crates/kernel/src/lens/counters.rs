@@ -27,6 +27,7 @@ pub struct Collector {
     /// Of each thread that is about to be detached: its row, when its account was read, and the
     /// parts to which the time since belongs.
     lives: Vec<(u32, u64, Vec<u32>)>,
+    inner_calls: u64,
 }
 
 /// How often rows are read at most when a session is detached, while threads of theirs end.
@@ -57,7 +58,7 @@ impl Collector {
     /// wraps twice, and at the end.
     pub fn read(&mut self, gate: &Gate, session: u32) -> Result<()> {
         for row in session_rows(gate, session) {
-            self.read_row(gate, row)?;
+            self.read_row(gate, session, row)?;
         }
         Ok(())
     }
@@ -81,7 +82,7 @@ impl Collector {
         self.read_files(gate, &all)?;
         self.read_causes(gate, &all)?;
         for row in &all {
-            self.read_row(gate, *row)?;
+            self.read_row(gate, session, *row)?;
             self.close_row(gate, session, *row);
         }
         gate.free_rows(&rows);
@@ -108,7 +109,7 @@ impl Collector {
                 break;
             }
             self.read_sites(gate, &inner)?;
-            inner.iter().try_for_each(|row| self.read_row(gate, *row))?;
+            inner.iter().try_for_each(|row| self.read_row(gate, session, *row))?;
             // The counters are read first, so that no call counts beyond its thread's life. A
             // thread that has ended meanwhile is not among the threads, but in the counters.
             let before = std::mem::replace(&mut live, gate.live_threads(session));
@@ -192,7 +193,16 @@ impl Collector {
         Ok(stats)
     }
 
-    fn read_row(&mut self, gate: &Gate, row: u32) -> Result<()> {
+    /// How many of the calls were made while another session had the threads. No trace or list of
+    /// this session has them.
+    pub fn inner_calls(&self) -> u64 {
+        self.inner_calls
+    }
+
+    fn read_row(&mut self, gate: &Gate, session: u32, row: u32) -> Result<()> {
+        let header = gate.rows.read(row);
+        // The row of an inner session that has ended belongs to this one now.
+        let is_inner = header.session != session || header.state == wire::ROW_DONE;
         for (call, cell) in gate.cells_of(row) {
             let Some(values) = gate
                 .maps
@@ -208,6 +218,9 @@ impl Collector {
             let stats = self.open.entry(row).or_default().of_cell(call);
             for (now, last) in now.iter().zip(last.iter()) {
                 stats.add_since(now, last);
+                if is_inner && call < wire::CALL_INDICES {
+                    self.inner_calls += now.count - last.count;
+                }
             }
             *last = now;
         }

@@ -24,7 +24,9 @@ use super::slow_calls::SlowCalls;
 use super::trace::{self, SessionTrace, TraceOptions};
 use super::why_report::FUTEX;
 use crate::call_name::call_name;
-use crate::extension::{Extension, ExtensionSetup, Joining, SessionContext};
+use crate::extension::{
+    CALLS_OF_INNER_SESSIONS, Extension, ExtensionSetup, Joining, Losses, SessionContext,
+};
 use crate::format::{short_command_line, shown_path};
 use crate::report::Section;
 
@@ -108,6 +110,7 @@ impl ExtensionSetup for LensSetup {
             counted: now..now,
             names: BTreeMap::new(),
             read_ns: now,
+            has_trace: trace.is_some(),
             trace,
             live: Vec::new(),
             in_band: self.in_band.map(start_server).transpose()?,
@@ -131,6 +134,7 @@ struct LensInSession {
     names: BTreeMap<u32, String>,
     /// When the counters were last read.
     read_ns: u64,
+    has_trace: bool,
     trace: Option<SessionTrace>,
     /// With a trace: the threads that had not ended.
     live: Vec<LiveThread>,
@@ -237,6 +241,14 @@ impl Extension for LensInSession {
 
     fn leave(&mut self) {
         self.in_band = None;
+    }
+
+    /// A session within this one has recorded its own slow calls and waits, if any.
+    fn losses(&self) -> Losses {
+        const OWN: u32 = wire::LENS_SLOW | wire::LENS_FLAME | wire::LENS_FLAME_CPU;
+        let missing = self.collector.inner_calls();
+        let is_loss = missing > 0 && (self.mask & OWN != 0 || self.has_trace);
+        is_loss.then(|| (CALLS_OF_INNER_SESSIONS.to_owned(), missing)).into_iter().collect()
     }
 
     fn stop(&mut self, ended_ns: u64) {
