@@ -147,6 +147,13 @@ pub struct RowName {
     pub command: String,
 }
 
+impl RowName {
+    /// Whether it names the base row, or the session's common row, which is no task's.
+    pub fn is_common(&self) -> bool {
+        self.tgid == 0 && self.command.is_empty()
+    }
+}
+
 /// How one call slept at one blocking site.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SiteStats {

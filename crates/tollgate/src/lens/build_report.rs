@@ -16,7 +16,7 @@ use super::files::files;
 use super::order::Order;
 use super::report::{
     BlockedIn, COMMON, Call, FileCalls, HistogramOctave, LensReport, RowReport, ThreadAccount,
-    WallInterval,
+    UNNAMED, WallInterval,
 };
 use super::requests::requests;
 use super::why_report::{PartyNames, of_site};
@@ -108,8 +108,7 @@ impl ReportRows<'_> {
         if !merged.values().any(|(_, row)| row.is_partial) {
             return;
         }
-        let is_common = |row: &RowReport| row.pid == 0 && row.command == COMMON;
-        let Some(common) = rows.iter().position(is_common) else { return };
+        let Some(common) = merged.keys().position(RowName::is_common) else { return };
         let mut joint = RowStats::default();
         for (index, (report, (_, row))) in rows.iter_mut().zip(merged.values()).enumerate() {
             if index == common || row.is_partial {
@@ -123,6 +122,9 @@ impl ReportRows<'_> {
     /// What rows of one process, thread or command have in common.
     fn identity(&self, name: &RowName) -> RowName {
         let mut name = name.clone();
+        if name.command.is_empty() && !name.is_common() {
+            name.command = UNNAMED.into();
+        }
         match self.per {
             wire::PER_COMMAND => (name.pid, name.tgid, name.started_ns) = (0, 0, 0),
             // The number is that of the thread that was seen first.
@@ -148,8 +150,11 @@ impl ReportRows<'_> {
             account: account(row, &calls, self.tick_ns),
             pid: name.tgid,
             tid: (self.per == wire::PER_THREAD).then_some(name.pid),
-            // The session's common row has no task.
-            command: if command.is_empty() { COMMON.into() } else { command.into() },
+            command: match command {
+                "" if name.is_common() => COMMON.into(),
+                "" => UNNAMED.into(),
+                command => command.into(),
+            },
             elapsed_ns: ended_ns - began_ns,
             io_uring: requests(row, self.order),
             files: self.files(row),
@@ -376,6 +381,24 @@ mod tests {
             .map(|group| group.account.as_ref().map(|account| (account.calls_ns, account.cpu_ns)))
             .collect();
         assert_eq!(accounts, [Some((900, 100)), None]);
+    }
+
+    #[test]
+    fn only_the_common_row_has_no_task() {
+        let name = |pid, command: &str| RowName {
+            tgid: pid,
+            pid,
+            started_ns: pid.into(),
+            command: command.into(),
+        };
+        let stats =
+            [name(0, ""), name(7, ""), name(8, "works")].map(|name| (name, row())).into_iter();
+        let stats = BTreeMap::from_iter(stats);
+        for per in [wire::PER_PROCESS, wire::PER_THREAD, wire::PER_COMMAND] {
+            let names: Vec<_> =
+                report_per(per, &stats).groups.into_iter().map(|group| group.command).collect();
+            assert_eq!(names, [COMMON, UNNAMED, "works"], "{per}");
+        }
     }
 
     fn row() -> RowStats {

@@ -8,6 +8,8 @@ use super::why_report::{LockWait, SlowWhy, WokenBy};
 
 /// The name of a session's common row, which counts for whatever has no row of its own.
 pub const COMMON: &str = "(common)";
+/// The name of a task whose name is empty.
+pub const UNNAMED: &str = "(unnamed)";
 
 /// What the lens has recorded in a session.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]

@@ -13,7 +13,7 @@ use kernel::lens::interval::IntervalReader;
 use kernel::process;
 use kernel::session::SessionOptions;
 
-use super::super::report::COMMON;
+use super::super::report::{COMMON, UNNAMED};
 use crate::extension::{Extension, ExtensionSetup, Losses, SessionContext};
 
 /// What was counted in an interval.
@@ -78,10 +78,13 @@ struct LiveLens {
 
 impl LiveLens {
     fn sample_row(&self, mut name: RowName, stats: RowStats) -> SampleRow {
-        if name.command.is_empty() {
+        if name.is_common() {
             name.command = COMMON.into();
         } else if let Some(now) = process::name(name.pid) {
             name.command = now;
+        }
+        if name.command.is_empty() {
+            name.command = UNNAMED.into();
         }
         let known = || self.programs.get(&name.tgid).cloned();
         let program =
