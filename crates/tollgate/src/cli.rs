@@ -224,10 +224,15 @@ pub fn refuse(error: &clap::Error) -> Result<ExitCode> {
         let _ = error.print();
         return Ok(ExitCode::from(OWN_FAILURE));
     }
-    ensure!(!StandardStream::STDOUT.was_closed(), "cannot write the help to stdout: it is closed");
+    let what = match error.kind() {
+        clap::error::ErrorKind::DisplayVersion => "the version",
+        _ => "the help",
+    };
+    let cannot_write = || format!("cannot write {what} to stdout");
+    ensure!(!StandardStream::STDOUT.was_closed(), "{}: it is closed", cannot_write());
     match error.print() {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
-        printed => printed.context("cannot write the help to stdout")?,
+        printed => printed.with_context(cannot_write)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -172,7 +172,8 @@ impl GuardEvent {
             [] | [_] => String::new(),
             [before @ .., _] => format!(" after {}", before.join(" ")),
         };
-        format!("{}{after} (LFC {}): {}", self.call, self.lfc, self.action_text())
+        let denounced = if self.is_denounced { ", denounced by a plugin" } else { "" };
+        format!("{}{after} (LFC {}{denounced}): {}", self.call, self.lfc, self.action_text())
     }
 
     /// What the guard did, with the time and the reason.
@@ -198,9 +199,6 @@ impl GuardEvent {
 
     /// The calls expected in place of this one; at most `most` of them are listed.
     pub fn expected_text(&self, most: usize) -> Option<String> {
-        if self.is_denounced && self.mismatches == 0 {
-            return Some("denounced by a plugin".into());
-        }
         if self.mismatches == 0 || self.expected.is_empty() {
             return None;
         }
