@@ -60,16 +60,6 @@ static __always_inline bool flame_may_sample(u32 session, u64 now)
 	       ((u64)FLAME_RATE << FLAME_PERIOD_SHIFT) / 1000000000;
 }
 
-/*
- * The wait for a processor that ends now. The kernel adds the time in the queue of this processor
- * to its counter right after this event.
- */
-static __always_inline u64 flame_waited(struct switching *at)
-{
-	return at->task->sched_info.run_delay - at->thread->lens_switch.run_delay_last +
-	       switch_ns(at) - queued_ns(at);
-}
-
 /* A thread is switched in that was off the processor for `off` within its call. */
 static __always_inline void lens_flame_interval(struct switching *at, u64 off)
 {
@@ -87,7 +77,7 @@ static __always_inline void lens_flame_interval(struct switching *at, u64 off)
 	}
 	if (!thread->lens.is_asleep)
 		return;
-	waited = flame_waited(at);
+	waited = lens_waited(at);
 	if (waited >= off)
 		return;
 	flame->unsampled_ns += off - waited;

@@ -395,20 +395,24 @@ static __always_inline u64 lens_take_site(struct switching *at, u64 off)
 {
 	struct thread_state *thread = at->thread;
 	struct lens_cold *cold = lens_cold_of(thread);
+	u64 left = switch_ns(at) - off, slept = off, waited;
 	struct stack *stack;
-	u64 now = switch_ns(at), woken;
 	bool long_sleep;
 
 	cold->unsampled_sleeps += 1;
 	cold->unsampled_sleep_ns += off;
 	cold->site_budget_ns -= off;
-	long_sleep = lens_slow_is_longest_sleep(thread, off);
+	if (has(thread, LENS_SLOW | LENS_WHY)) {
+		waited = lens_waited(at);
+		slept = waited < off ? off - waited : 0;
+	}
+	long_sleep = lens_slow_is_longest_sleep(thread, slept);
 	/* The causes of a sleep belong to its own site. */
 	if (cold->site_budget_ns > 0 && !long_sleep && !has(thread, LENS_WHY))
 		return 0;
 	stack = lens_take_stack(at->task);
 	if (stack && long_sleep)
-		lens_slow_save_stack(thread, stack, off);
+		lens_slow_save_stack(thread, stack, slept);
 	thread->lens.has_site = 1;
 	cold->site = stack ? lens_site_of_stack(stack) : SITE_UNKNOWN;
 	cold->site_off_ns = cold->unsampled_sleep_ns;
@@ -416,12 +420,9 @@ static __always_inline u64 lens_take_site(struct switching *at, u64 off)
 	cold->unsampled_sleep_ns = 0;
 	cold->unsampled_sleeps = 0;
 	if (has(thread, LENS_WHY)) {
-		woken = queued_ns(at);
-		if (woken <= now - off)
-			woken = now;
-		why_end_sleep(thread->slot, now - off, woken);
+		why_end_sleep(thread->slot, left, left + slept);
 		if (long_sleep)
-			why_save_longest(thread->slot, now - off, woken);
+			why_save_longest(thread->slot, left, left + slept);
 	}
 	/*
 	 * Uniform between half a budget and one and a half, so that sampling does not fall into
@@ -461,7 +462,7 @@ static __always_inline void lens_switch_in(struct switching *at)
 		return;
 	if (site && has(thread, LENS_WHY))
 		lens_trace_waker(thread->slot, now);
-	lens_trace_wait(thread->slot, queued_ns(at), now, site);
+	lens_trace_wait(thread->slot, now - lens_waited(at), now, site);
 }
 
 #endif

@@ -3,6 +3,7 @@
 #ifndef TOLLGATE_LENS_SITES_BPF_H
 #define TOLLGATE_LENS_SITES_BPF_H
 
+#include "gate/events.bpf.h"
 #include "lens/state.bpf.h"
 #include "lens/waits.bpf.h"
 #include "wire/lens.h"
@@ -113,6 +114,16 @@ static __always_inline u64 lens_site_of_stack(struct stack *stack)
 			return address;
 	}
 	return SITE_UNKNOWN;
+}
+
+/*
+ * The wait for a processor that ends now. The kernel adds the time in the queue of this processor
+ * to its counter right after this event.
+ */
+static __always_inline u64 lens_waited(struct switching *at)
+{
+	return at->task->sched_info.run_delay - at->thread->lens_switch.run_delay_last +
+	       switch_ns(at) - queued_ns(at);
 }
 
 /*

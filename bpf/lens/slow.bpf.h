@@ -27,17 +27,17 @@ static __always_inline u64 lens_slow_limit(struct thread_state *thread)
 	return session ? session->slow_limit_ns : 0;
 }
 
-static __always_inline bool lens_slow_is_longest_sleep(struct thread_state *thread, u64 off)
+static __always_inline bool lens_slow_is_longest_sleep(struct thread_state *thread, u64 slept)
 {
 	if (!(config.enabled & LENS_SLOW) || !(thread->mask & LENS_SLOW))
 		return false;
-	if (thread->lens.has_long_sleep && off <= lens_cold_of(thread)->max_sleep_ns)
+	if (thread->lens.has_long_sleep && slept <= lens_cold_of(thread)->max_sleep_ns)
 		return false;
-	return off >= lens_slow_limit(thread) / LONG_SLEEP_SHARE;
+	return slept >= lens_slow_limit(thread) / LONG_SLEEP_SHARE;
 }
 
 static __always_inline void lens_slow_save_stack(struct thread_state *thread, struct stack *stack,
-						 u64 off)
+						 u64 slept)
 {
 	if (!(config.enabled & LENS_SLOW))
 		return;
@@ -45,7 +45,7 @@ static __always_inline void lens_slow_save_stack(struct thread_state *thread, st
 		count_loss(thread->session, LOSS_SITES_FULL);
 		return;
 	}
-	lens_cold_of(thread)->max_sleep_ns = off;
+	lens_cold_of(thread)->max_sleep_ns = slept;
 	thread->lens.has_long_sleep = 1;
 }
 
