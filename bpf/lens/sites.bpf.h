@@ -59,6 +59,19 @@ static __always_inline struct stack *lens_take_stack(struct task_struct *task)
 	return stack && lens_fill_stack(stack, task) ? stack : NULL;
 }
 
+/* Whether the function at this address sleeps for its callers. */
+static __always_inline bool is_wait_text(u64 address)
+{
+	u32 i;
+
+#pragma unroll
+	for (i = 0; i < WAIT_TEXTS; i++) {
+		if (address >= config.wait_texts[i].start && address < config.wait_texts[i].end)
+			return true;
+	}
+	return false;
+}
+
 /*
  * Takes the stack of the running task, which is being switched out, in the scratch memory of this
  * processor. It begins with the functions that have called the program.
@@ -80,20 +93,19 @@ static __always_inline u64 lens_site_of_own_stack(struct task_struct *task)
 {
 	u32 zero = 0, i;
 	struct stack *stack = bpf_map_lookup_elem(&lens_stack_scratch, &zero);
-	bool in_scheduler, was_in_scheduler = false;
+	bool waits, waited = false;
 	u64 address;
 
 	if (!stack)
 		return SITE_UNKNOWN;
 	for (i = 0; i < STACK_DEPTH && i < stack->frames; i++) {
 		address = stack->address[i];
-		in_scheduler =
-			address >= config.sched_text_start && address < config.sched_text_end;
-		if (!in_scheduler && was_in_scheduler)
+		waits = is_wait_text(address);
+		if (!waits && waited)
 			break;
-		was_in_scheduler = in_scheduler;
+		waited = waits;
 	}
-	if (!was_in_scheduler)
+	if (!waited)
 		return SITE_UNKNOWN;
 	/* A sleep that continues after a signal: see lens_add_restarted(). */
 	if (i + ENTRY_FRAMES >= stack->frames && stack->frames < STACK_DEPTH)
@@ -101,7 +113,7 @@ static __always_inline u64 lens_site_of_own_stack(struct task_struct *task)
 	return i < STACK_DEPTH ? address : SITE_UNKNOWN;
 }
 
-/* First frame of a sleeping task's stack that is not the scheduler's. */
+/* First frame of a sleeping task's stack that does not sleep for its caller. */
 static __always_inline u64 lens_site_of_stack(struct stack *stack)
 {
 	/* All functions of a sleep that continues are the scheduler's. */
@@ -110,7 +122,7 @@ static __always_inline u64 lens_site_of_stack(struct stack *stack)
 	for (u32 i = 0; i < SITE_FRAMES && i < stack->frames; i++) {
 		u64 address = stack->address[i];
 
-		if (address < config.sched_text_start || address >= config.sched_text_end)
+		if (!is_wait_text(address))
 			return address;
 	}
 	return SITE_UNKNOWN;

@@ -118,12 +118,23 @@ enum call_flag {
 };
 
 /* Constants of one load of the gate (read-only data). */
+/* Code of the kernel. */
+struct text_range {
+	__u64 start;
+	__u64 end;
+};
+
+/*
+ * Code that sleeps for its callers: .sched.text, and `wait_woken`, `do_wait_intr` and
+ * `do_wait_intr_irq` of kernel/sched/wait.c, which are not in that section (6.18).
+ */
+#define WAIT_TEXTS 4
+
 struct gate_config {
 	__u32 generation;
 	__u32 enabled;
-	/* Bounds of .sched.text: frames in it are the scheduler's, not a blocking site. */
-	__u64 sched_text_start;
-	__u64 sched_text_end;
+	/* Frames in these are no blocking sites. */
+	struct text_range wait_texts[WAIT_TEXTS];
 	struct why_config why;
 	__u32 cells;
 	/* Cells below this number are for any row, the others for common rows only. */

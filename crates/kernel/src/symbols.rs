@@ -70,9 +70,26 @@ impl KernelSymbols {
             .map(|index| self.symbols[index].0)
     }
 
+    /// The addresses of several symbols, as [`Self::address`]. One search needs some milliseconds,
+    /// and so do all of these together.
+    pub fn addresses<const N: usize>(&self, names: [&str; N]) -> [Option<u64>; N] {
+        let mut found = [None; N];
+        for (index, (address, _)) in self.symbols.iter().enumerate() {
+            let name = self.name(index);
+            if let Some(which) = names.iter().position(|wanted| *wanted == name) {
+                found[which].get_or_insert(*address);
+            }
+        }
+        found
+    }
+
     /// The addresses of a symbol, by its full name: the first one, and that of the next symbol.
     pub fn range(&self, name: &str) -> Option<(u64, u64)> {
-        let start = self.address(name)?;
+        self.range_from(self.address(name)?)
+    }
+
+    /// The same for the symbol at this address.
+    pub fn range_from(&self, start: u64) -> Option<(u64, u64)> {
         let next = self.symbols.partition_point(|(address, _)| *address <= start);
         Some((start, self.symbols.get(next)?.0))
     }
@@ -135,6 +152,7 @@ mod tests {
         assert_eq!(symbols.function(0xffffffff81000020), Some("second"));
         assert_eq!(symbols.function(0xffffffff80ffffff), None);
         assert_eq!(symbols.address("second.isra.0"), Some(0xffffffff81000020));
+        assert_eq!(symbols.addresses(["first", "third"]), [Some(0xffffffff81000010), None]);
     }
 
     #[test]

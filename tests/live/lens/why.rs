@@ -102,7 +102,10 @@ fn child_wakes_its_parent_when_it_ends() {
 fn sender_wakes_the_receiver_over_loopback() {
     // The receiver is woken in a softirq, which runs within the sender's call.
     let report = report_of("", "socket");
-    let waker = main_waker(report.call("recvfrom"));
+    let received = report.call("recvfrom");
+    // It sleeps in wait_woken(), which is not in the scheduler's section.
+    assert!(received.blocked_share("sk_wait_data") >= 0.9, "{:?}", received.blocked_in);
+    let waker = main_waker(received);
     assert_thread(&waker.party, "sender", "sendto");
     assert!(waker.party.function.is_some(), "{waker:?}");
 }

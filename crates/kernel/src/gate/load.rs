@@ -74,6 +74,21 @@ fn open(enabled: u32, lazy: &[&LazyMaps]) -> Result<(OpenGateSkel<'static>, Vec<
     Ok((skeleton, shapes))
 }
 
+/// The first address of the kernel's code that sleeps for its callers, and that behind its end
+/// ([`wire::gate_config`]). Both are 0 if the kernel hides them.
+fn wait_texts(symbols: &KernelSymbols) -> [(u64, u64); wire::WAIT_TEXTS as usize] {
+    let [start, end, functions @ ..] = symbols.addresses([
+        "__sched_text_start",
+        "__sched_text_end",
+        "wait_woken",
+        "do_wait_intr",
+        "do_wait_intr_irq",
+    ]);
+    let [woken, interruptible, interruptible_irq] =
+        functions.map(|start| start.and_then(|start| symbols.range_from(start)));
+    [start.zip(end), woken, interruptible, interruptible_irq].map(Option::unwrap_or_default)
+}
+
 fn configure(skeleton: &mut OpenGateSkel<'static>, enabled: u32, generation: u32) {
     let rodata = skeleton.maps.rodata_data.as_deref_mut().expect("the gate has constants");
     let config = &mut rodata.config;
@@ -152,9 +167,10 @@ impl LoadedGate {
             *flags |= held;
         }
         if enabled & (wire::LENS_SITES | wire::LENS_SLOW | wire::LENS_IN_BAND) != 0 {
-            let symbols = KernelSymbols::get();
-            config.sched_text_start = symbols.address("__sched_text_start").unwrap_or(0);
-            config.sched_text_end = symbols.address("__sched_text_end").unwrap_or(0);
+            let texts = wait_texts(KernelSymbols::get());
+            for (text, range) in config.wait_texts.iter_mut().zip(texts) {
+                (text.start, text.end) = range;
+            }
         }
         if enabled & wire::LENS_WHY != 0 {
             config.why = why_config::config();
