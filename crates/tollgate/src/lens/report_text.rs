@@ -112,7 +112,8 @@ fn account_line(out: &mut String, account: &ThreadAccount) {
     let _ = write!(out, "{threads} lived {}", duration(lifetime));
     let _ = writeln!(out, ": {}", parts.join(", "));
     let ticks = account.user_ticks + account.system_ticks;
-    if let Some(user) = account.user.as_ref().filter(|_| ticks >= TICKS_MIN) {
+    let is_estimated = ticks >= TICKS_MIN && account.cpu_ns > 0;
+    if let Some(user) = account.user.as_ref().filter(|_| is_estimated) {
         let _ = writeln!(
             out,
             "of the time on CPU outside of calls, {} were in user mode, between {} and {} \
