@@ -140,7 +140,7 @@ static __always_inline void guard_join(struct joining *at)
 	was_guarded = before && has(before, GUARD);
 	stays = guard_stays(at);
 	if (!stays && (session || (at->is_forked && !before))) {
-		session = guard_session_of((u64)READ_ONCE(thread->task), session);
+		session = guard_session_of((u64)READ_ONCE(thread->task), session, false);
 		/* A new process continues with its parent's guard, and not with a new sequence. */
 		stays = was_guarded && before != thread && before->guard.session == session;
 	}
@@ -174,8 +174,8 @@ static __always_inline void guard_exec(struct thread_state *thread)
 	if (unlikely(READ_ONCE(header.ever_held)))
 		guard_cold_of(thread)->ever_held = 1;
 	/* If the thread is held, the session that guards its new program releases it. */
-	thread->guard.session =
-		guard_session_of((u64)READ_ONCE(thread->task), thread->guard.session);
+	thread->guard.session = guard_session_of((u64)READ_ONCE(thread->task),
+						 thread->guard.session, thread->guard.held);
 	guard_begin_program(thread, IDENTITY_CURRENT, executor_of((void *)READ_ONCE(thread->task)));
 }
 

@@ -59,6 +59,8 @@ struct guard_search {
 	u32 own;
 	u32 chosen;
 	enum file_selection best;
+	/* A hold goes over to the guard of the new program, which must be able to release it. */
+	bool is_held;
 };
 
 static long compare_session(u32 index, struct guard_search *at)
@@ -69,6 +71,7 @@ static long compare_session(u32 index, struct guard_search *at)
 
 	if (!index || index == at->own || !session || !session->used || !session->is_system_wide ||
 	    !(session->mask & GUARD) ||
+	    (at->is_held && session->guard.response == GUARD_OBSERVE) ||
 	    level_of_namespace(task, session->owner_namespace) == MAX_PID_LEVEL)
 		return 0;
 	selection = selection_of(at->address, index);
@@ -82,11 +85,17 @@ static long compare_session(u32 index, struct guard_search *at)
 /*
  * The session that guards a task's program: `own`, which may be 0 (none), or a machine-wide session
  * that selects the program more precisely. A session that guards a command or control groups keeps
- * all programs that it selects.
+ * all programs that it selects. A guard that only observes has no watchdog, and gets no process
+ * that `is_held`.
  */
-__noinline u32 guard_session_of(u64 address, u32 own)
+__noinline u32 guard_session_of(u64 address, u32 own, u32 is_held)
 {
-	struct guard_search at = { .address = address, .own = own, .chosen = own };
+	struct guard_search at = {
+		.address = address,
+		.own = own,
+		.chosen = own,
+		.is_held = is_held,
+	};
 	struct session *session;
 
 	if (!(config.enabled & GUARD))

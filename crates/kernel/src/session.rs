@@ -167,12 +167,7 @@ impl Gate {
     /// # Errors
     /// If all entries are in use, or memory for the ring buffer is short.
     pub fn start_session(&self, lock: &Lock, options: &SessionOptions) -> Result<Session> {
-        for index in 1..wire::SESSIONS {
-            let session = self.sessions.read(index);
-            if session.used != 0 && !is_owner_alive(&session) {
-                self.clear_session(lock, index);
-            }
-        }
+        self.clear_dead_sessions(lock);
         let index = (1..wire::SESSIONS)
             .find(|index| self.sessions.read(*index).used == 0 && self.take_row(base_row(*index)))
             .ok_or(Error::SessionsFull(wire::SESSIONS - 1))?;
@@ -617,6 +612,22 @@ impl Gate {
         if self.maps.get("pending_children").delete(key).is_ok() {
             atomic_field!(self.header, 0, pending_children_count).fetch_sub(1, Ordering::SeqCst);
         }
+    }
+
+    fn is_dead(&self, index: u32) -> bool {
+        let session = self.sessions.read(index);
+        session.used != 0 && !is_owner_alive(&session)
+    }
+
+    /// Whether the process of any session was killed.
+    pub fn has_dead_sessions(&self) -> bool {
+        (1..wire::SESSIONS).any(|index| self.is_dead(index))
+    }
+
+    /// Ends the sessions of killed processes.
+    pub fn clear_dead_sessions(&self, lock: &Lock) {
+        let dead = (1..wire::SESSIONS).filter(|index| self.is_dead(*index));
+        dead.for_each(|index| self.clear_session(lock, index));
     }
 
     /// Whether a living process has a session.

@@ -216,8 +216,13 @@ impl SessionRunner {
     }
 
     /// Whether a session has ended, since the last call, that may have had processes which this
-    /// session is to guard.
-    pub fn has_rival_ended(&mut self) -> bool {
+    /// session is to guard. Ends the sessions of killed processes.
+    pub fn has_rival_ended(&mut self) -> Result<bool> {
+        if self.gate.has_dead_sessions()
+            && let Some(lock) = Lock::try_take()?
+        {
+            self.gate.clear_dead_sessions(&lock);
+        }
         let others = self.gate.other_sessions(&self.session);
         let has_ended = self.rivals.iter().any(|number| !others.contains_key(number));
         // A session that is ending gates no new processes, but still has the old ones.
@@ -225,7 +230,7 @@ impl SessionRunner {
             (takes || self.rivals.contains(&number)).then_some(number)
         };
         self.rivals = others.into_iter().filter_map(is_rival).collect();
-        has_ended
+        Ok(has_ended)
     }
 
     /// Whether a guard has stopped this process, or may have.
