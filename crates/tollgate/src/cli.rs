@@ -21,6 +21,7 @@ Exit status:
           found, 126 if it cannot be executed, 125 if Tollgate failed before it started the
           command; a report that cannot be written at the end causes only a message on stderr; if
           SIGINT ended the command, it ends Tollgate, too
+  cost    `run` and `compare`: 1 above a limit, 3 if inconclusive (see their help)
   doctor  1 if `tollgate run` cannot work here
   others  0, or 125 if they failed
 

@@ -217,9 +217,9 @@ impl SessionRunner {
 
     /// Whether a session has ended, since the last call, that may have had processes which this
     /// session is to guard. Ends the sessions of killed processes.
-    pub fn has_rival_ended(&mut self) -> Result<bool> {
+    pub fn has_rival_ended(&mut self) -> bool {
         if self.gate.has_dead_sessions()
-            && let Some(lock) = Lock::try_take()?
+            && let Ok(Some(lock)) = Lock::try_take()
         {
             self.gate.clear_dead_sessions(&lock);
         }
@@ -230,7 +230,7 @@ impl SessionRunner {
             (takes || self.rivals.contains(&number)).then_some(number)
         };
         self.rivals = others.into_iter().filter_map(is_rival).collect();
-        Ok(has_ended)
+        has_ended
     }
 
     /// Whether a guard has stopped this process, or may have.

@@ -245,7 +245,7 @@ impl Daemon<'_> {
 
     fn refresh(&mut self) -> Result<()> {
         // The processes of a session that has ended are attached again.
-        let has_rival_ended = self.runner.has_rival_ended()?;
+        let has_rival_ended = self.runner.has_rival_ended();
         if has_rival_ended {
             self.attached.clear();
         }
