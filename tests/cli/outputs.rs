@@ -18,12 +18,18 @@ fn tollgate(words: &[&str]) -> Command {
 
 #[test]
 fn help_that_cannot_be_written_is_a_failure() {
-    for words in [&["--help"][..], &["run", "--help"], &["--version"]] {
+    let cases = [
+        (&["--help"][..], "the help"),
+        (&["run", "--help"], "the help"),
+        (&["--version"], "the version"),
+    ];
+    for (words, what) in cases {
         let full = File::options().write(true).open("/dev/full").expect("it exists");
         let output = tollgate(words).stdout(full).output().expect("it runs");
         assert_eq!(output.status.code(), OWN_FAILURE, "{words:?}");
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(said.starts_with("tollgate: cannot write the help to stdout: No space"), "{said}");
+        let message = format!("tollgate: cannot write {what} to stdout: No space");
+        assert!(said.starts_with(&message), "{said}");
         let mut command = tollgate(words);
         let close = || {
             // SAFETY: its own; nothing of it is used here.
