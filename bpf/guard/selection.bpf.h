@@ -59,7 +59,7 @@ struct guard_search {
 	u32 own;
 	u32 chosen;
 	enum file_selection best;
-	/* A hold goes over to the guard of the new program, which must be able to release it. */
+	/* The thread is held. The chosen guard holds it from then on, and must release it. */
 	bool is_held;
 };
 
